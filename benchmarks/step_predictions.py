@@ -1,12 +1,13 @@
 """Predicted decode steps of task programs on an H200, as they stand and with changes that passes
 could make.
 
-    python benchmarks/step_predictions.py [--shapes] [--targets] [--changes]
+    python benchmarks/step_predictions.py [--shapes] [--targets] [--rates] [--changes]
 
 ``--targets``: steps of Llama-2-7B and Llama-3-8B beside the ratios to the bytes' time that they
-are to reach. ``--shapes``: twenty other steps, each with its breakdown by phase. ``--changes``:
-what each change (``step_changes.py``) is expected to do to the steps of ``--targets``. Everything
-without a flag. ``benchmarks/step_fit.py`` says how far the model was from steps that were timed.
+are to reach. ``--rates``: those of batches with other rates of L2. ``--shapes``: twenty other
+steps, each with its breakdown by phase. ``--changes``: what each change (``step_changes.py``) is
+expected to do to the steps of ``--targets``. Everything without a flag. ``benchmarks/step_fit.py``
+says how far the model was from steps that were timed.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ TARGETS = (
     ("llama-3-8b", 4096, 16, 1.25),
 )
 """Model, cached tokens, requests, and the most that the step is to take over its bytes' time."""
+COLUMNS = "columns=true,parts=4,wide=32768"
+"""Options of expand-tasks of the batches below."""
 OPTIONS = (
     "",
     "merge=true",
@@ -52,6 +55,7 @@ OPTIONS = (
     "merge=true,parts=2",
     "merge=true,parts=4",
     "columns=true",
+    COLUMNS,
 )
 """Of expand-tasks: the usual ones, and others."""
 BY_TAGS = (
@@ -85,6 +89,8 @@ SHAPES = (
     ("llama-3.3-70b", 4096, 1),
     ("llama-3.3-70b", 8192, 16),
 )
+L2_RATES = (4.0, 5.3, 5.5, 7.5)
+"""Terabytes per second that copies get of L2: what is known to be the least of them is 5.3."""
 HEADER = ("us", "bytes' us", "ratio", "memory", "computing", "meeting", "idle", "unasked", "ring")
 CHANGES: tuple[tuple[str, tuple[Change, ...], int], ...] = (
     ("as it stands", (), 16),
@@ -124,6 +130,17 @@ def targets() -> None:
         found = setting(model, cached, batch, more=more, meet=meet).time()
         rows.append((model, cached, batch, more, meet or "counter", most, *cells(found)))
     print(table(("model", "cached", "batch", "options", "meetings", "at most", *HEADER), rows))
+
+
+def rates() -> None:
+    """Batches whose left sides lie in memory, with other rates at which these are copied."""
+    rows = []
+    for (model, cached, batch, most), rate in product(TARGETS, L2_RATES):
+        if batch > 1:
+            now = setting(model, cached, batch, more=COLUMNS)
+            found = now.numbers(l2_bytes_per_second=rate * 1e12).time()
+            rows.append((model, cached, batch, rate, most, *cells(found)))
+    print(table(("model", "cached", "batch", "TB/s of L2", "at most", *HEADER), rows))
 
 
 def shapes() -> None:
@@ -178,7 +195,7 @@ def _changed(now: Setting, steps: Sequence[Change]) -> Setting:
 def main() -> None:
     """Print what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parts = {"targets": targets, "changes": changes, "shapes": shapes}
+    parts = {"targets": targets, "rates": rates, "changes": changes, "shapes": shapes}
     for name in parts:
         parser.add_argument(f"--{name}", action="store_true")
     wanted = [name for name, chosen in vars(parser.parse_args()).items() if chosen]

@@ -31,9 +31,10 @@ class Drawn:
     columns: bool = False
 
     def with_columns(self, batch: int) -> Drawn:
-        """The same for a ``batch`` of requests with left sides of products in memory."""
+        """The same for a ``batch`` of requests with left sides of products in memory, of which
+        tasks have parts if those of others do."""
         every = tuple(tuple(at[b % len(at)] for b in range(batch)) for at in self.positions)
-        given = {"batch": batch, "positions": every, "parts": 1, "merge": True}
+        given = {"batch": batch, "positions": every, "merge": True}
         return replace(self, columns=True, meet="counter", **given)
 
 

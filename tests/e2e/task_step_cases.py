@@ -42,12 +42,16 @@ LATENTS = Drawn(
         hidden=64, heads=20, latent=64, plain=16, turned=16, lanes=16, features=48, words=33,
         layers=2, low=0,
     ),
-    "f16", 1, 600, 16, 16, 16, 1, True, 76, ((591,), (44,)),
+    "f16", 1, 600, 16, 16, 16, 1, True, 76, ((599,), (44,)),
 )  # fmt: skip
 # More tasks that attend than blocks.
 LATENT_REQUESTS = replace(
     LATENTS, batch=2, capacity=90, merge=False, cores=3, positions=((45, 3), (12, 89)), meet="tags"
 )
+# Left sides in memory that a block copies in one, two and three pieces.
+PIECEWISE = replace(
+    LLAMA, decoder=replace(LLAMA.decoder, hidden=1100, features=624, layers=2)
+).with_columns(16)
 CASES = {
     "llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS, "tags": TAGS,
     "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS, "latents": LATENTS,

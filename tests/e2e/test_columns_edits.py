@@ -9,6 +9,7 @@ from unittest.mock import patch
 import pytest
 from drawn_decoders import drawn_decoder, quantised_decoder
 from reduced import only
+from task_step_cases import PIECEWISE
 from task_steps import Judge, noticed
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode
@@ -19,8 +20,10 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 STEP, LIBRARY = "step.cu", "mc_streamed.cuh"
 TASKS, FRAGMENTS = "mc_tasks.cuh", "mc_fragments.cuh"
 GROUPS, ROWS, COPIED, CODED = (18, 11, False), (20, 13, False), (20, 13, True), (3, 8, False)
+COPIED_CODES, PIECES = (3, 8, True), (0, 16, True)
 """Drawn decoders and how many requests a step has: three blocks with many row groups each, of widths
-that are no whole blocks; rows that are no whole fragments, of widths of 100; and codes (e4m3_64)."""
+that are no whole blocks; rows that are no whole fragments, of widths of 100; and codes (e4m3_64). Left
+sides that a block copies, in one piece and in several."""
 
 # Lines of kernels are as long as they are.
 # ruff: noqa: E501
@@ -60,11 +63,21 @@ EDITS = {
     "a sum of another vector is taken": (GROUPS, STEP, "parts[b * mc::Streamed", "parts[b / 2 * 2 * mc::Streamed"),
     "an element of another request": (ROWS, STEP, "/ groups, BATCH - 1)", "/ groups, BATCH - 2)"),
     # copies
-    "copies of the first eights": (COPIED, TASKS, "load_words((const u32*)(from + k * 8), v[n])", "load_words((const u32*)(from + me * 8), v[n])"),
-    "copies to the next eight": (COPIED, TASKS, "*(uint4*)(columns + k * 8) =", "*(uint4*)(columns + (k ^ 1) * 8) ="),
-    "half of the vectors is copied": (COPIED, TASKS, "(WIDTH + 15) / 16 * 2 * BATCH,", "(WIDTH + 15) / 16 * BATCH,"),
-    "no meeting behind copies": (COPIED, TASKS, "        }\n    }\n    group_sync(1, WORKERS);\n}\n\n// Whatever", "        }\n    }\n}\n\n// Whatever"),
-    "copies of other vectors": (COPIED, STEP, "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1,", "copy_columns<BATCH, 100, WORKERS>(columns, h_columns_1 + 16,"),
+    "the first piece again": (PIECES, TASKS, "from + (size_t)at * BLOCK, bytes", "from, bytes"),
+    "pieces to the first place": (PIECES, TASKS, "copy_in(columns + at * BLOCK,", "copy_in(columns,"),
+    "the last piece is whole": (COPIED, TASKS, "min(PIECE, COUNT - at) * BLOCK", "PIECE * BLOCK"),
+    "a piece is not asked for": (PIECES, TASKS, "for (int at = 0; at < COUNT; at += PIECE) {", "for (int at = 0; at < COUNT; at += 2 * PIECE) {"),
+    "pieces have the first one's barrier": (PIECES, TASKS, "expect(came + at / PIECE, bytes);", "expect(came, bytes);"),
+    "only the first piece is waited for": (PIECES, TASKS, "for (; there < blocks; there", "for (; there < min(blocks, PIECE); there"),
+    "products do not wait": (COPIED, FRAGMENTS, "coming.need(at + blocks);", ""),
+    "products wait for the tile before": (PIECES, FRAGMENTS, "coming.need(at + blocks);", "coming.need(at);"),
+    "products of codes do not wait": (COPIED_CODES, "mc_codes.cuh", "coming.need((at + blocks) * Coded::FRAGMENTS);", ""),
+    "what was there before": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1, there = piece = 0;", "parities ^= (1u << PIECES) - 1;"),
+    "parities of the time before": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1, there = piece = 0;", "there = piece = 0;"),
+    "all pieces turn": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1,", "parities ^= ~0u,"),
+    "each worker asks": (PIECES, TASKS, "if (me != 0) return;\n        copy_fence", "copy_fence"),
+    "no fence between what attends and copies": (COPIED, TASKS, "copy_fence(), global_copy_fence();", "global_copy_fence();"),
+    "copies of other vectors": (COPIED, STEP, "(columns, h_columns_1,", "(columns, h_columns_1 + 16,"),
     # codes
     "vectors of the first of a block's fragments": (CODED, LIBRARY, "VALUES = Rows::FRAGMENTS * BATCH * 16", "VALUES = BATCH * 16"),
     "the first block of codes": (CODED, LIBRARY, "rows + k * BLOCK,", "rows,"),
@@ -93,7 +106,10 @@ def judge_of(case):
         TemporaryDirectory() as folder,
         patch.object(streamed_products, "columns_are_copied", lambda *given: copied),
     ):
-        drawn, form = quantised_decoder(seed) if case == CODED else (drawn_decoder(seed), "")
+        if case in (CODED, COPIED_CODES):
+            drawn, form = quantised_decoder(seed)
+        else:
+            drawn, form = (PIECEWISE if case == PIECES else drawn_decoder(seed)), ""
         return Judge.of(drawn.with_columns(batch), seed, Path(folder), keep=form)
 
 

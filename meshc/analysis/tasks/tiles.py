@@ -22,6 +22,11 @@ MOST_VECTORS = 16
 """Left sides of products in the memory of a block, whose threads have an element of one each."""
 
 
+PIECE_BYTES = 16_384
+"""Left sides that lie in memory are copied in pieces of about so many bytes (Copied in
+mc_tasks.cuh)."""
+
+
 def coded_tile_bytes(device: Device, block: int) -> int:
     """Bytes that are asked for at once of a matrix that stays quantised: whole blocks of so many
     bytes, as many as come nearest to a tile of numbers."""

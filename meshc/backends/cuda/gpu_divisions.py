@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from meshc.backends.cuda.memory import GpuIsTooSmall
 from meshc.backends.cuda.step_times import step_with_full_caches
@@ -32,6 +32,9 @@ PARTS = (4, 8, 2, 1)
 """Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
 the order in which they are tried: a block that reads a part begins earlier, and more do where all
 of it leaves no room for the ring."""
+COLUMN_PARTS = (1, 4, 8)
+"""The same where left sides lie in memory: whole, or in parts that are copied where a block has no
+room for all of them, and whose sums others add."""
 STREAMING_REFUSED = "keep-quantised"
 """The code of weights that cannot stay quantised, of which parts may cut groups."""
 WIDE = 32_768
@@ -46,9 +49,9 @@ CUTS = CUTS_NOTHING, CUTS_ALL, CUTS_BY_TIME = ("none", "all", "auto")
 """Which meetings end a kernel: none, all, or those by which a step is predicted to be fastest."""
 COLUMNS_TOO_SLOW = 1.01
 """How many times as long as another step of one kernel one with left sides of products in memory is
-predicted to take, from which on it is not taken. On an H200 those of Llama-3-8B for 16 requests
-take 6936 and 7451 us, and are predicted at 7061 and 7025; for 8 requests 5582 and 5460, predicted
-at 5467 and 5253."""
+predicted to take, from which on it is not taken. On an H200 steps of Llama-3-8B for 16 requests
+took 6936 us, with left sides that threads copied, and 7451 without, which were predicted at 7061
+and 7025; for 8 requests 5582 and 5460, predicted at 5467 and 5253."""
 LEAST_COLUMNS = 5
 """Requests of a step from which on left sides of products, rounded once, may lie in memory; those
 of fewer are two values each, the rounded one and what rounding left."""
@@ -161,7 +164,7 @@ class Divisions:
             if isinstance(made, QueriesDoNotFit | GpuIsTooSmall):
                 break  # it is no product that leaves no room
         if many and not any(isinstance(one, GpuIsTooSmall) for one in refusals):
-            made = self._meeting(graph, _Division(1, True, 0, 0, True), written)
+            made = self._with_columns(graph, written)
             if not isinstance(made, MeshcError):
                 self.keep(made)
                 words = "left sides of products lie in memory: blocks have no room for them"
@@ -177,7 +180,7 @@ class Divisions:
     ) -> tuple[Made, list[Diagnostic]]:
         """The step that was ``made``, or one with left sides of products in memory where that is
         predicted to be as fast."""
-        other = self._meeting(graph, _Division(1, True, 0, 0, True), written)
+        other = self._with_columns(graph, written)
         if isinstance(other, MeshcError):
             if other.diagnostics[0].code not in NO_TASKS | OF_PARTS:
                 raise other
@@ -189,6 +192,25 @@ class Divisions:
         words = f"left sides of products lie in memory: {one.seconds * 1e6:.0f} us otherwise"
         other[1].append(Diagnostic("remark", "columns-in-memory", words))
         return other
+
+    def _with_columns(self, graph: Module, written: Written) -> Tried:
+        """A step with left sides of products in memory, wide ones in the parts that are predicted
+        to be faster."""
+        divisions = [_Division(parts, True, 0, 0, True) for parts in COLUMN_PARTS]
+        best = min(divisions, key=lambda one: self._seconds(graph, one))
+        made = self._meeting(graph, best, written)
+        refused = isinstance(made, MeshcError) and of_parts(made)
+        again = refused and best.parts > 1
+        return self._meeting(graph, divisions[0], written) if again else made
+
+    def _seconds(self, graph: Module, division: _Division) -> float:
+        """What a step is predicted to take whose blocks meet in front of each phase; infinite where
+        that is not known."""
+        try:
+            time = step_with_full_caches(self._tasks(graph, division, None))
+        except MeshcError:
+            return inf
+        return inf if time is None else time.seconds
 
     def _meeting(
         self,

@@ -15,14 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain, groupby
+from itertools import groupby
 from math import inf
 from operator import itemgetter
 from statistics import fmean
 from typing import Literal
 
 from meshc.analysis.tasks.shares import share
-from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Stay, Tiles, simulate
+from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Stay, Tile, Tiles, simulate
 from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Stage, TaskWork
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import Scalars, work_of
@@ -264,6 +264,7 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     waited = {id(f): (times.fits(f.held), f.waited) for f in phase.families}
     tiles: list[Tiles] = []
     read: list[float] = []
+    first: list[float] = []
     for block in range(blocks):
         mine = dealt[block] if block < len(dealt) else []
         alike: dict[str, int] = {}
@@ -275,31 +276,44 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
                 alike |= read_alike
             else:
                 size += len(works) * sum(read_alike.values())
-        tiles.append(tiles_of([work for _, works in mine for work in works]))
+        tiles.append(tiles_of(mine))
         read.append(size + sum(alike.values()))
-    at_once = min((family.at_once for family in phase.families), default=1)
-    copied = max((family.copied for family in phase.families), default=0)
-    ready = times.ready(max(read), any(tiles), copied)
+        first.append(times.first_piece(sum(mine[0][0].copied.values())) if mine else 0.0)
+    ready = times.ready(max(read), any(tiles))
+    at_once: float = min((family.at_once for family in phase.families), default=1)
+    if any(first):  # which no thread asks for
+        read, at_once = [own + piece for own, piece in zip(read, first, strict=True)], inf
     late = any(family.beside_vectors for family in phase.families)
     return Run(tiles, read, ready, at_once, chosen=phase.chosen, late=late)
 
 
 class _TilesOf:
-    """The tiles of tasks one behind the other: the same list for the same tasks."""
+    """The tiles of tasks one behind the other: the same list for the same tasks. Those of the first
+    one that has a left side which is copied wait for it."""
 
     def __init__(self, times: TileTimes) -> None:
         self.times = times
         self.of_task: dict[int, Tiles] = {}
-        self.of_tasks: dict[tuple[int, ...], Tiles] = {}
+        self.of_tasks: dict[tuple[object, ...], Tiles] = {}
 
-    def __call__(self, works: Sequence[TaskWork]) -> Tiles:
-        key = tuple(map(id, works))
+    def __call__(self, mine: Share) -> Tiles:
+        key = tuple((*family.copied, *map(id, works)) for family, works in mine)
         if key not in self.of_tasks:
-            self.of_task |= {
-                id(work): self.times.tiles(work) for work in works if id(work) not in self.of_task
-            }
-            self.of_tasks[key] = [*chain.from_iterable(self.of_task[one] for one in key)]
+            self.of_tasks[key] = [*self.one_behind_the_other(mine)]
         return self.of_tasks[key]
+
+    def one_behind_the_other(self, mine: Share) -> Iterator[Tile]:
+        """The same, not kept."""
+        there: Mapping[str, int] = {}
+        for place, (family, works) in enumerate(mine):
+            for work in works:
+                if id(work) not in self.of_task:
+                    self.of_task[id(work)] = self.times.tiles(work)
+                tiles = self.of_task[id(work)]
+                if family.copied.keys() - there.keys():
+                    there = family.copied
+                    tiles = self.times.copied(tiles, sum(there.values()), asked=place > 0)
+                yield from tiles
 
 
 Share = Sequence[tuple[FamilyWork, Sequence[TaskWork]]]

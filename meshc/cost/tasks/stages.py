@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
@@ -62,7 +62,8 @@ class FamilyWork:
     reads in a phase, by its text: bytes, and whether they come from memory at first, being
     streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
     ``vectors`` left sides of ``width`` elements. ``groups`` are those of its tasks, where these are
-    dealt to clusters. So many bytes of left sides that lie in memory are ``copied`` by a block."""
+    dealt to clusters. Left sides that lie in memory, by their text, are ``copied`` by a block: so
+    many bytes."""
 
     name: str
     tasks: tuple[TaskWork, ...]
@@ -71,7 +72,7 @@ class FamilyWork:
     vectors: int = 1
     width: int = 0
     groups: tuple[int, ...] = ()
-    copied: int = 0
+    copied: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def beside_vectors(self) -> bool:

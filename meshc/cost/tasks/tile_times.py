@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import coded_tile_bytes
+from meshc.analysis.tasks.tiles import PIECE_BYTES, coded_tile_bytes
 from meshc.cost.cluster_sizes import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.coded_blocks import Coded
@@ -143,14 +143,35 @@ class TileTimes:
     def _room(self, held: int) -> int:
         return (self.device.whole("memory_bytes") - held - BESIDE_RING) // self.tile
 
-    def ready(self, read: float, brings: bool, copied: int = 0) -> float:
+    def ready(self, read: float, brings: bool) -> float:
         """Seconds until a block has made of the bytes that it read at a meeting what its tasks
-        take, or has ``copied`` so many of them; ``brings``: whether these bring tiles, which they
-        multiply."""
+        take; ``brings``: whether these bring tiles, which they multiply."""
         device = self.device
         first = device.real("ready_ns") if brings else 0.0
-        copying = device.real("copy_ns") * copied / 1024 if copied else 0.0
-        return (first + device.real("prepare_ns") * read / 1024 + copying) * NS
+        return (first + device.real("prepare_ns") * read / 1024) * NS
+
+    def copying(self, size: float) -> float:
+        """Seconds in which copies bring a block so many bytes out of L2, and all others as many."""
+        return size * self.device.cores / self.device.real("l2_bytes_per_second")
+
+    def first_piece(self, copied: int) -> float:
+        """Bytes that threads would read in the time in which the first piece of left sides of so
+        many bytes is ``copied``."""
+        if not copied:
+            return 0.0
+        rate = self.device.real("shared_bytes_per_second") / self.device.cores
+        return self.copying(min(copied, PIECE_BYTES)) * rate
+
+    def copied(self, tiles: Tiles, size: int, asked: bool) -> Tiles:
+        """``tiles`` of a task, for whose left side of ``size`` bytes, which is copied piece by
+        piece meanwhile, they wait. Unless its first piece is there, it is ``asked`` for behind the
+        task in front."""
+        apart = self.copying(size / max(len(tiles), 1))
+        found = [tile._replace(computing=max(tile.computing, apart)) for tile in tiles]
+        if asked and found:
+            first = self.device.real("shared_latency_ns") * NS + self.copying(PIECE_BYTES)
+            found[0] = found[0]._replace(computing=found[0].computing + first)
+        return found
 
     def told(self, cluster: int, read: float) -> float:
         """Seconds until blocks of a cluster have what they gave each other, ``read`` bytes: a

@@ -237,9 +237,10 @@ class _Family:
             for op in family.regions[0].walk()
             if isinstance(op, task.Need) and op.view.buffer_type.dtype is not DType.F32
         }
-        self.copied = 0
+        self.copied: dict[str, int] = {}
+        self.copies: set[Value] = set()
         if self.streamed and columns_are_copied(module.the_device(), *self.left()):
-            self.streamed, self.copied = set(), DType.F16.bytes * prod(self.left())
+            self.streamed, self.copies = set(), self.streamed
         self.decoded = _decoded(family)
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
@@ -272,7 +273,8 @@ class _Family:
         for part in range(self.sizes[0]):
             own = {f"{text} of {part}": (size, False) for text, size in self.parts.items()}
             these, name = slice(part * count, (part + 1) * count), f"{self.family.name}.{part}"
-            shape = vectors, width, self.groups[these], self.copied
+            copied = {f"{text} of {part}": size for text, size in self.copied.items()}
+            shape = vectors, width, self.groups[these], copied
             if some := self.run(tasks[these]):
                 yield FamilyWork(name, some, self.read | own, self.held(), *shape)
 
@@ -320,7 +322,11 @@ class _Family:
                 mine = op.view.free_vars & names or op.when is not None
                 if op.result in self.streamed:
                     continue
-                if op.result in self.uses:
+                if op.result in self.copies:
+                    self.copied[str(op.view)] = int(size.max(initial=0))
+                    if mine and self.of_first(op):
+                        self.parts[str(op.view)] = 0
+                elif op.result in self.uses:
                     together = together + size
                     first = first or op.result
                 elif not mine:

@@ -318,14 +318,15 @@ MC_INLINE void bring_coded_group(const Ring<STAGES>& ring, int& item, const unsi
 
 // Sums of a row group as multiply_row_group (mc_tasks.cuh) gives them. Warps take blocks in turn over all of the group,
 // as a tile has few.
-template <class Coded, int WARPS, int BATCH, class T, int STAGES>
+template <class Coded, int WARPS, int BATCH, class T, int STAGES, class Coming = There>
 MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
-                                     int count, int tile_blocks, int me) {
+                                     int count, int tile_blocks, int me, Coming&& coming = There()) {
     typedef JoinedSums<T, BATCH, WARPS> Joined;
     RowSums<T, BATCH> sum;
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const unsigned char* tile = ring.ready(item);
         const int blocks = min(tile_blocks, count - at);
+        coming.need((at + blocks) * Coded::FRAGMENTS);
 #pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && Columns<BATCH>::TILES > 1) ? 1 : 2)
         for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
             Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);

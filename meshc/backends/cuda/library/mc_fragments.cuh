@@ -143,14 +143,20 @@ MC_INLINE void bring_blocks(const Ring<STAGES>& ring, int& item, const T* from, 
     }
 }
 
+// Columns of which all blocks are there.
+struct There {
+    MC_INLINE void need(int) const {}
+};
+
 // Consumers: one row group of ``count`` blocks that come so, WARPS warps having parts of its sums
-// (JoinedSums).
-template <int WARPS, class T, int BATCH, int STAGES>
+// (JoinedSums). Columns may be ``coming``.
+template <int WARPS, class T, int BATCH, int STAGES, class Coming = There>
 MC_INLINE void add_row_group(RowSums<T, BATCH>& sum, const Ring<STAGES>& ring, int& item,
-                             const T* columns, int count, int tile_blocks) {
+                             const T* columns, int count, int tile_blocks, Coming&& coming = There()) {
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const T* tile = (const T*)ring.ready(item);
         const int blocks = min(tile_blocks, count - at);
+        coming.need(at + blocks);
 #pragma unroll 4
         for (int k = warp(); k < blocks; k += WARPS) {
             sum.add(tile + k * 256, columns + (at + k) * Columns<BATCH>::STEP);

@@ -165,12 +165,12 @@ struct CodedCacheRows {
 
 // Sums of a row group, of ``count`` blocks, with all vectors: that of row me % 16 and vector me / 16, for the first 16
 // BATCH callers. Groups take turns in the two halves of ``parts``, 2 x WARPS x 16 BATCH floats.
-template <int WARPS, int BATCH, class T, int STAGES>
+template <int WARPS, int BATCH, class T, int STAGES, class Coming = There>
 MC_INLINE float multiply_row_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
-                                   int count, int tile_blocks, int me) {
+                                   int count, int tile_blocks, int me, Coming&& coming = There()) {
     typedef JoinedSums<T, BATCH, WARPS> Joined;
     RowSums<T, BATCH> sum;
-    add_row_group<WARPS>(sum, ring, item, columns, count, tile_blocks);
+    add_row_group<WARPS>(sum, ring, item, columns, count, tile_blocks, coming);
     float* part = parts + turn++ % 2 * (WARPS * Joined::COUNT);
     Joined::put(part, sum);
     group_sync(1, 32 * WARPS);  // the next group's sums go to the other half
@@ -199,25 +199,46 @@ MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int 
     group_sync(1, WORKERS);
 }
 
-// BATCH vectors of WIDTH values that lie in memory as columns do, rounded.
-template <int BATCH, int WIDTH, int WORKERS, class T>
-MC_INLINE void copy_columns(T* columns, const T* from, int me) {
-    constexpr int COUNT = (WIDTH + 15) / 16 * 2 * BATCH, AT_A_TIME = 8;  // of eight values
-    for (int first = me; first < COUNT; first += AT_A_TIME * WORKERS) {
-        u32 v[AT_A_TIME][4];
-#pragma unroll
-        for (int n = 0; n < AT_A_TIME; n++) {
-            const int k = first + n * WORKERS;
-            if (k < COUNT) load_words((const u32*)(from + k * 8), v[n]);
-        }
-#pragma unroll
-        for (int n = 0; n < AT_A_TIME; n++) {
-            const int k = first + n * WORKERS;
-            if (k < COUNT) *(uint4*)(columns + k * 8) = make_uint4(v[n][0], v[n][1], v[n][2], v[n][3]);
+// BATCH vectors that lie in memory as columns do, rounded, and are copied in pieces: products begin once the first one
+// is there.
+template <int BATCH>
+struct Copied {
+    static constexpr int BLOCK = 16 * BATCH, PIECE = 512 / BATCH;  // values of a block; blocks of some 16 KiB
+    static constexpr int MOST = 16;  // pieces
+    Barrier* came;  // of each piece
+    u32 parities;  // of these, a bit each
+    int there, piece;  // blocks that the warp knows to be there, and the piece behind them
+
+    MC_INLINE explicit Copied(void* barriers) : came((Barrier*)barriers), parities(~0u), there(0), piece(0) {}
+
+    // By one thread, before init_fence() and a barrier of all.
+    MC_INLINE void set_up() {
+        for (int i = 0; i < MOST; i++) init(came + i, 1);
+    }
+
+    // By all workers, behind a barrier of theirs: all have needed all of the vectors before, which nobody reads any more.
+    // ``columns`` are to have COUNT blocks of those that begin at ``from``.
+    template <int COUNT, class T>
+    MC_INLINE void ask(T* columns, const T* from, int me) {
+        constexpr int PIECES = (COUNT + PIECE - 1) / PIECE;
+        static_assert(PIECES <= MOST, "each piece has a barrier");
+        parities ^= (1u << PIECES) - 1, there = piece = 0;
+        if (me != 0) return;
+        copy_fence(), global_copy_fence();
+#pragma unroll 1
+        for (int at = 0; at < COUNT; at += PIECE) {
+            const u32 bytes = min(PIECE, COUNT - at) * BLOCK * (u32)sizeof(T);
+            expect(came + at / PIECE, bytes);
+            copy_in(columns + at * BLOCK, from + (size_t)at * BLOCK, bytes, came + at / PIECE);
         }
     }
-    group_sync(1, WORKERS);
-}
+
+    // By all warps: wait until the first ``blocks`` are there.
+    MC_INLINE void need(int blocks) {
+#pragma unroll 1
+        for (; there < blocks; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
+    }
+};
 
 // Whatever value(vector, place) says, of WIDTH places.
 template <int BATCH, int WIDTH, int WORKERS, class T, class Value>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from meshc.analysis.cuda.blocks import FRAGMENT
 from meshc.analysis.tasks.tiles import coded_tile_bytes, tile_bytes
@@ -34,6 +35,7 @@ class Product:
     storage: Storage
     locals: Locals
     ranges: dict[str, tuple[int, int]]
+    coming: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         requests = self.storage.tokens
@@ -146,7 +148,7 @@ class Product:
             if own:
                 self._columns_of_task(text, own)
             self._ahead(text, epilogue)
-            given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me"
+            given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me{self.coming}"
             kernel = "multiply_row_group<"
             if self.form is not None:
                 kernel = f"multiply_coded_group<{block_type(self.form)}, "

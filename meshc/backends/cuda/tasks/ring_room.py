@@ -16,11 +16,13 @@ from meshc.backends.cuda.tasks.elements import Elements
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.statements import Locals
 from meshc.backends.cuda.tasks.storage import Storage
-from meshc.backends.cuda.tasks.streamed_products import SUMS_APART, StreamedProduct
+from meshc.backends.cuda.tasks.streamed_products import SUMS_APART, CopiedProduct, StreamedProduct
 from meshc.support.diagnostics import Diagnostic, MeshcError
 
 MOST_STAGES = 16
 """Tiles of a ring at the most."""
+COPIED_PIECES = 16
+"""Pieces in which left sides in memory are copied, at the most (Copied in mc_tasks.cuh)."""
 
 Form = Product | Attention | Elements
 """How a family is written."""
@@ -111,6 +113,8 @@ class Room:
         parts.append(("PARTS", 4 * sums, "sums of the warps"))
         if streamed:
             parts.append(("READY", 8, ""))
+        if any(isinstance(form, CopiedProduct) for form in self.forms):
+            parts.append(("CAME", 8 * COPIED_PIECES, "that pieces of left sides have come"))
         parts += self.clusters.parts(self.storage)
         parts += self.choosing.parts()
         if self.storage.has_lengths:

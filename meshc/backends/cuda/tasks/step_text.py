@@ -40,6 +40,7 @@ from meshc.backends.cuda.tasks.streamed_products import (
 )
 from meshc.backends.cuda.tasks.streamed_products import (
     TELL,
+    CopiedProduct,
     StreamedProduct,
     of_memory,
 )
@@ -226,6 +227,7 @@ class StepText:
             self.compute.add(phase.run())
             if _stream_columns(forms):
                 self.compute.add(TELL)
+            self._ask(phase, _copied(forms))
             for form in forms:
                 form.compute(self.compute)
 
@@ -270,8 +272,22 @@ class StepText:
                 made.ahead(text)
         if choice is not None:
             text.add(choice)
-        if made is not None:
+        if made is not None and not _copied(shared):
             made.then(text)
+
+    def _ask(self, phase: Phase, copied: Sequence[CopiedProduct]) -> None:
+        """The left side that ``copied`` products of all tasks have, where a block has one of them,
+        which then needs all of it."""
+        shared = [form for form in copied if not form.of_tasks]
+        if not shared:
+            return
+        if phase.groups:
+            fail("cuda-graph", "left sides of products that lie in memory are dealt to clusters")
+        some = "mine.begin < mine.end"
+        if len(shared) < len(phase.families):
+            each = (form.family for form in shared)
+            some = " || ".join(f"mine.first({f.first}) < mine.last({f.end})" for f in each)
+        self.compute.add(f"if ({some}) {shared[0].asked}")
 
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
         if folds(family):
@@ -342,6 +358,8 @@ class StepText:
             of_cluster=self.clusters.arrays(storage),
             experts=self.choosing.most,
             of_columns=_stream_columns(self.forms),
+            copies=bool(_copied(self.forms)),
+            of_memory=_stream_columns(self.forms) or bool(_copied(self.forms)),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
         blocks = self.clusters.blocks or max(1, min(self.device.cores, self.blocks))
@@ -424,6 +442,11 @@ class StepText:
         if self.part is not None:
             parameters += [f"int {var}" for var in self.part.rounds]
         return tuple(names), parameters
+
+
+def _copied(forms: Sequence[Form]) -> list[CopiedProduct]:
+    """The products whose left sides, which lie in memory, are copied."""
+    return [form for form in forms if isinstance(form, CopiedProduct)]
 
 
 def _stream_columns(forms: Sequence[Form]) -> bool:

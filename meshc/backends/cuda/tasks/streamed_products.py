@@ -77,11 +77,16 @@ class _OfMemory(Product):
 class CopiedProduct(_OfMemory):
     """A family of products whose left side a block copies, since it has room for it."""
 
+    coming = ", coming"
+
+    @property
+    def asked(self) -> str:
+        """The call by which they come, piece by piece."""
+        return f"coming.ask<{-(-self.width // FRAGMENT)}>(columns, {self._begin}, me);"
+
     def columns(self) -> Columns:
-        """They are copied once blocks have met."""
-        given = f"columns, {self._begin}, me"
-        call = f"mc::copy_columns<BATCH, {self.width}, WORKERS>({given});"
-        return Columns(lambda text: None, lambda text: text.add(call))
+        """They are asked for once blocks have met."""
+        return Columns(lambda text: None, lambda text: text.add(self.asked))
 
 
 @dataclass
