@@ -67,16 +67,19 @@ def counted(form: CodeFormat | None, dtype: str) -> Count:
     loop = min((one for one in _loops(code) if any("HMMA" in line for line in one)), key=len)
     products = sum("HMMA" in line for line in loop)
     fragments = 1 if form is None else form.group // 16
-    of_block = fragments * (2 if form is not None and _multiplies_twice(form, dtype) else 1)
+    of_block = 1 if form is None else fragments + _more_products(form, dtype)
     assert products % of_block == 0
     return Count(len(loop), products // of_block, fragments)
 
 
-def _multiplies_twice(form: CodeFormat, dtype: str) -> bool:
-    """Whether each fragment has a second product, with what is taken off, or with ones."""
-    if form.least is not None or not form.whole:
-        return form.least is not None
-    return form.codes.bits < 8 if dtype == "bf16" else form.zero > 0
+def _more_products(form: CodeFormat, dtype: str) -> int:
+    """How many products a group has besides those of its codes: of each fragment one with what is
+    taken off, or one with ones of four fragments, whose columns have room beside each other."""
+    fragments = form.group // 16
+    if form.least is not None:
+        return -(-fragments // 4)
+    taken = form.whole and (form.codes.bits < 8 if dtype == "bf16" else form.zero > 0)
+    return fragments if taken else 0
 
 
 def _loops(code: str) -> Iterator[list[str]]:

@@ -66,10 +66,17 @@ def unset(run: Run, caches: Sequence[str]) -> None:
 
 
 def places(run: Run, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Where floats of rows of a cache ``[layers, requests, tokens, heads, lanes]`` and where their
-    scales lie in its memory, as one row of bytes."""
+    """Where floats of rows of a cache ``[layers, requests, tokens, heads, lanes]`` and where the
+    bytes of their scales lie in its memory, as one row of bytes."""
     layers, requests, tokens, heads, lanes = np.indices(shape, sparse=True)
     pool = run.machine.arrays[run.buffer(cache)]
+    if scales_behind(run):
+        every, page, wide = (pool.shape[n] for n in ((-2, -3, -1) if run.nhd else (-3, -2, -1)))
+        assert (every, wide) == (shape[3], -(-shape[4] // 16) * 16 + 16)
+        own = layers * len(pool[0]) if pool.ndim == 5 else layers * 0
+        outer = tokens % page * every + heads if run.nhd else heads * page + tokens % page
+        row = ((own + run.pages[requests, tokens // page]) * every * page + outer) * wide
+        return row + lanes, row + wide - 16 + np.arange(4)
     every, page, wide = pool.shape[-3:]
     assert wide == shape[-1] + 1
     assert every == shape[3]
@@ -81,7 +88,20 @@ def places(run: Run, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, np.n
     turned = tokens // (8 // apart) % apart if shape[-1] % 16 == 0 else 0
     lane = (lanes // 16 ^ turned) * 16 + lanes % 16
     at = sixteen + 16 + tokens % 16 * shape[-1] + lane
-    return at, (sixteen + tokens % 16)[..., 0]
+    return at, sixteen + tokens % 16
+
+
+def scales_behind(run: Run) -> bool:
+    """Whether each row has its scale behind it, a float of 32 bits."""
+    return run.nhd or run.step.program.page % 16 > 0
+
+
+def as_kept(run: Run, scales: np.ndarray) -> np.ndarray:
+    """The bytes ``[.., n]`` that memory has of scales, of those that are none too."""
+    if not scales_behind(run):
+        return scales[..., None]
+    values = np.where(scales == NONE, np.inf, 2.0 ** (scales.astype(float) - 127))
+    return values.astype(np.float32)[..., None].view(np.uint8)
 
 
 def give(run: Run, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
@@ -94,14 +114,21 @@ def give(run: Run, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -
             codes[:, b, count:] = scales[:, b, count:] = NONE
         pool = run.machine.arrays[run.buffer(cache)].copy()
         of_codes, of_scales = places(run, cache, values.shape)
-        pool.reshape(-1)[of_codes], pool.reshape(-1)[of_scales] = codes, scales
+        pool.reshape(-1)[of_codes] = codes
+        pool.reshape(-1)[of_scales] = as_kept(run, scales)
         run.machine.write(run.buffer(cache), pool)
 
 
 def held(run: Run, cache: str, shape: Sequence[int]) -> np.ndarray:
     """The numbers of a cache as they are now, NaN where there are none."""
     pool = run.machine.arrays[run.buffer(cache)].reshape(-1)
-    return numbers(*(pool[at] for at in places(run, cache, shape)))
+    codes, scales = (pool[at] for at in places(run, cache, shape))
+    if not scales_behind(run):
+        return numbers(codes, scales[..., 0])
+    floats = np.ascontiguousarray(scales).view(np.float32)[..., 0]
+    exponents = np.array(EXPONENTS)
+    known = (floats[..., None] == 2.0**exponents).any(-1)
+    return numbers(codes, np.where(known, np.frexp(floats)[1] + 126, NONE).astype(np.uint8))
 
 
 def check_rows(found: np.ndarray, wanted: np.ndarray, many: bool) -> None:

@@ -24,3 +24,9 @@ at the least."""
 def coded_row_bytes(dtype: DType, lanes: int) -> int:
     """Bytes of a row of ``lanes`` lanes and of its scale."""
     return dtype.bytes * lanes + 1
+
+
+def row_bytes_with_scale(lanes: int) -> int:
+    """Bytes of a row of ``lanes`` floats of eight bits that has its scale behind it: both in whole
+    sixteens, which copies are of."""
+    return -(-lanes // SCALES_TOGETHER) * SCALES_TOGETHER + SCALES_TOGETHER

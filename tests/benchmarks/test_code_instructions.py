@@ -27,7 +27,7 @@ def test_the_event_model_has_what_machine_code_has(name, dtype):
     form = CODE_FORMATS[name]
     found = count(form, dtype)
     modelled = OF_CODES[form.codes, DType(dtype)] * found.fragments + OF_SCALES
-    modelled += OF_LEAST if form.least else 0
+    modelled += OF_LEAST[DType(dtype)] if form.least else 0
     modelled += OF_UNITS if form.block else 0
     assert 0.95 * found.of_block <= modelled <= 1.25 * found.of_block
 

@@ -94,8 +94,7 @@ def cuda_options(draw: Drawing, experts: bool = False) -> Options:
         options["persistent"] = True
     kind = draw.weighted({_one_gpu: 40, _gpus: 30, _nodes: 10, _serving: 20})
     options |= kind(draw, options.get("batch", 1), experts)
-    apart = options["page"] == 1 or options.get("dataflow") == "split_head"
-    if not apart and not options.keys() & {"kv_layout", "overlap"} and draw.chance(20):
+    if options.get("dataflow") != "split_head" and "overlap" not in options and draw.chance(25):
         options["kv_dtype"] = "fp8_e4m3"
     if not options.keys() & {"gpus", "nodes", "dataflow", "persistent"} and draw.chance(25):
         options["cut"] = draw.of(["all", "all", "auto"])

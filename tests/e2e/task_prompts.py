@@ -42,10 +42,11 @@ class PromptJudge:
         long: int = 0,
         coded: bool = False,
         keep: str = "",
+        kv_layout: str = "",
     ) -> PromptJudge:
         """The judge of a decoder, which is compiled; prompts are read by tasks of 16 tokens, or of
-        so many with left sides of products in memory. Caches may be ``coded``, and weights that
-        can stay quantised are in the format ``keep``."""
+        so many with left sides of products in memory. Caches may be ``coded`` and lie as
+        ``kv_layout`` says, and weights that can stay quantised are in the format ``keep``."""
         model, device = folder / "drawn.mesh", device_of(drawn.cores, folder)
         model.write_text(drawn.decoder.text())
 
@@ -54,6 +55,8 @@ class PromptJudge:
                 str(model), dtype=drawn.dtype, compile_to="graph", phase=phase, seq=drawn.capacity,
                 device=device, batch=drawn.batch if phase == "decode" else 1,
             ).modules[phase]  # fmt: skip
+            if kv_layout:
+                graph.options["kv_layout"] = kv_layout
             before += ",code-caches" if coded else ""
             graph = meshc.PassManager(meshc.parse_pipeline(before)).run(graph)
             grain = f"rows={drawn.rows},tokens={drawn.tokens},parts={drawn.parts}"
@@ -113,14 +116,20 @@ class PromptJudge:
                 cache[:, request, at] = row
         self._close(found, wanted, BOUNDS[dtype, True])
         for name, cache in caches.items():
-            self._cached(run, name, cache[..., decoder.stored(name)], request, length)
+            self._cached(run, name, cache[..., self._order(name)], request, length)
         assert run.machine.read("met").tolist() == [0]
 
     def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Rows of a cache with lanes in the order of the model."""
         found = np.empty_like(rows)
-        found[..., self.drawn.decoder.stored(name)] = rows
+        found[..., self._order(name)] = rows
         return found
+
+    def _order(self, name: str) -> np.ndarray:
+        """The lanes of a row of a cache in the order in which they lie: in pages of others in that
+        of the model."""
+        order = self.drawn.decoder.stored(name)
+        return np.arange(len(order)) if "MC_NHD" in self.step.text else order
 
     def _cached(self, run: Run, name: str, wanted: np.ndarray, request: int, length: int) -> None:
         """The rows of the prompt, and of nothing behind it; the other requests have the row of

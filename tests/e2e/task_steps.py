@@ -303,6 +303,7 @@ class Judge:
 
     def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
         error = np.abs(found - wanted).max() / np.abs(wanted).max()
+        assert not np.isnan(error), "logits are no numbers"
         self.worst = max(self.worst, float(error))
         assert error <= bound, f"logits are {error:.1e} from those of float64"
 

@@ -48,7 +48,7 @@ EDITS = {
     "queries of the first set": (HEADS, GROUP, "queries(all + set() * (STEPS * 256))", "queries(all)"),
     "rows of the first set": (HEADS, GROUP, "min(set() * GROUP + (int)lane()", "min((int)lane()"),
     "fragments of the first set": (HEADS, GROUP, "query = s / STEPS * GROUP + own", "query = own"),
-    "fragments of the first lanes": (HEADS, GROUP, "16 * (s % STEPS) + 8", "8"),
+    "fragments of the first lanes": (HEADS, GROUP, "16 * (s % STEPS) + own_lane", "own_lane"),
     "some fragments are not made": (HEADS, GROUP, "s < SETS * STEPS; s += WARPS", "s < STEPS; s += WARPS"),
     "tokens of all warps": (HEADS, GROUP, "unit < UNITS; unit += SHARE", "unit < UNITS; unit += WARPS"),
     "warps of a set have the same tokens": (TOKENS, GROUP, "(int)warp() % SHARE", "0"),

@@ -32,6 +32,9 @@ PARTS = (4, 8, 2, 1)
 """Into how many parts of their width products may be divided whose left side has ``WIDE`` bytes, in
 the order in which they are tried: a block that reads a part begins earlier, and more do where all
 of it leaves no room for the ring."""
+PARTS_OF_CODES = (1, 4, 8, 2)
+"""The same where weights stay quantised: a part takes fewer bytes then, and is predicted to take
+less than what blocks save that need not wait for all (docs/step-times.md)."""
 COLUMN_PARTS = (1, 4, 8)
 """The same where left sides lie in memory: whole, or in parts that are copied where a block has no
 room for all of them, and whose sums others add."""
@@ -149,7 +152,8 @@ class Divisions:
         many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
         many = many and not (cluster or columns)
         refusals = []
-        for parts in PARTS if not columns else (1,):
+        wide = PARTS_OF_CODES if self.request.keep_quantised else PARTS
+        for parts in wide if not columns else (1,):
             division = _Division(parts, merge, cluster, together, columns)
             made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):

@@ -30,7 +30,6 @@ from meshc.cost.prompts import most_chunk
 from meshc.devices import Device, device_names
 from meshc.ir.batch import REQUEST
 from meshc.ir.clone import clone_module
-from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Level, Module, Scalar
 from meshc.passes.base import Pass
 from meshc.passes.manager import PassManager
@@ -273,15 +272,8 @@ def _check_cut(found: Diagnostics, asked: CudaOptions) -> None:
 
 
 def _check_coded(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
-    """Kernels of tasks, whose blocks have whole heads, alone read and write such caches, in pages
-    that hold the scales of sixteen tokens."""
+    """Kernels of tasks, whose blocks have whole heads, alone read and write such caches."""
     words = f"--kv-dtype is {asked.kv_dtype}, but"
-    if asked.page % SCALES_TOGETHER:
-        more = f"pages of {asked.page} tokens do not hold the scales of {SCALES_TOGETHER}"
-        found.error("bad-argument", f"{words} {more}", help="--page 16, or 64")
-    if asked.kv_layout != CudaOptions.kv_layout:
-        more = f"pages of --kv-layout {asked.kv_layout} have the type of the model"
-        found.error("bad-argument", f"{words} {more}")
     if asked.dataflow == "split_head":
         more = "blocks of --dataflow split_head have parts of the rows that have one scale"
         found.error("bad-argument", f"{words} {more}")

@@ -45,7 +45,7 @@ OF_CODES = {
     (DType.U2, DType.BF16): 16,
     (DType.U3, DType.F16): 26,
     (DType.U3, DType.BF16): 30,
-    (DType.U4, DType.F16): 8,
+    (DType.U4, DType.F16): 7.5,
     (DType.U4, DType.BF16): 11,
     (DType.U5, DType.F16): 25,
     (DType.U5, DType.BF16): 28,
@@ -59,9 +59,11 @@ OF_CODES = {
     (DType.E2M1, DType.BF16): 18,
 }
 """The same for codes of a type that are multiplied as another."""
-OF_SCALES, OF_LEAST, OF_UNITS = 18, 9, 10
-"""The same for the scales of a group, for its least numbers besides, and where these are codes with
-a unit. All are counted in machine code (docs/step-times.md)."""
+OF_SCALES, OF_UNITS = 17, 10
+OF_LEAST = {DType.F16: 5, DType.BF16: 9}
+"""The same for the scales of a group, and where these are codes with a unit; and for its least
+numbers besides, which in bf16 codes' offset is taken off of. All are counted in machine code
+(docs/step-times.md)."""
 OF_FLOATS = 10
 """Instructions of a warp by which four floats of eight bits of each of its lanes become pairs of
 values, and their scales: 9 counted in machine code, and for heads of 128 lanes one for scales."""
@@ -264,7 +266,7 @@ class TileTimes:
         groups = blocks * coded.groups
         fragments = groups * coded.fragments
         issued = fragments * OF_CODES[coded.codes, coded.values]
-        of_group = OF_SCALES + (OF_LEAST if coded.lifted else 0)
+        of_group = OF_SCALES + (OF_LEAST[coded.values] if coded.lifted else 0)
         issued += groups * (of_group + (OF_UNITS if coded.groups > 1 else 0))
         more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
         columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile

@@ -23,6 +23,12 @@ MC_INLINE void code(const float* x, int first, unsigned char* rows, float* y) {
     }                                                                                          \
     MC_EXPORT(code_##LANES)
 
+// The first lane of a row as it lies in a cache.
+extern "C" __global__ void __launch_bounds__(32, 1) element_16(const unsigned char* rows, float* y) {
+    if (mc::lane() == 0) y[0] = mc::CodedRows<16>::element(rows, 0, 0, 0);
+}
+MC_EXPORT(element_16)
+
 CODE(16)
 CODE(20)
 CODE(48)

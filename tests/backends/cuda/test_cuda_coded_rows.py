@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from coded_caches import EXPONENTS, FLOATS, coded, kept, numbers
 from kernel_reference import from_kind
+from reduced import only
 
 from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library, headers
 from meshc.interp.rounding import coded_rows
@@ -21,8 +22,10 @@ GRID = Grid(1, 32, 1, 128)
 
 
 @cache
-def library():
-    return Library((Path(__file__).parent / "coded_rows.cu").read_text(), toolchain=QUICK)
+def library(behind=False):
+    """The kernels, of rows that have their scales ``behind`` them if so."""
+    head = "#define MC_SCALES_BEHIND\n" if behind else ""
+    return Library(head + (Path(__file__).parent / "coded_rows.cu").read_text(), toolchain=QUICK)
 
 
 def rows_of(lanes, seed):
@@ -58,6 +61,33 @@ def check(lanes, coding):
 @pytest.mark.parametrize("lanes", [16, 20, 48, 128, 256])
 def test_rows_are_the_nearest_of_all_floats(lanes):
     check(lanes, library())
+
+
+@needs_compiler
+@pytest.mark.parametrize("lanes", only((20, 128), 20))
+def test_rows_that_have_their_scales_behind_them(lanes):
+    """The float behind whole sixteens of bytes, which other programs read and write: rows whose
+    scale is none of those that there are are no numbers."""
+    x, y = rows_of(lanes, lanes), np.full((2, 16, lanes), np.nan, np.float32)
+    width = -(-lanes // 16) * 16
+    rows = np.full((16, width + 16), 0xAA, np.uint8)
+    library(behind=True).run(f"code_{lanes}", GRID, [x, np.int32(32), rows, y])
+    codes, scales = coded(x.astype(np.float64))
+    floats = np.ascontiguousarray(rows[:, width : width + 4]).view(np.float32)[:, 0]
+    assert (rows[:, :lanes] == codes).all() and (floats == 2.0 ** (scales - 127.0)).all()
+    assert (rows[:, lanes:width] == 0xAA).all() and (rows[:, width + 4 :] == 0xAA).all()
+    assert (y[0] == numbers(codes, scales)).all() and (y[1] == y[0]).all()
+
+
+@needs_compiler
+@pytest.mark.parametrize("scale", [0.75, 0, -1, 2.0**-16, 2.0**8, 1e-40, np.inf, np.nan])
+def test_scales_of_others_that_rows_are_not_coded_with_are_infinite(scale):
+    """Nobody rounds them to one that there is."""
+    rows = np.full((1, 32), 0x38, np.uint8)  # of ones
+    rows[0, 16:20] = np.frombuffer(np.float32(scale).tobytes(), np.uint8)
+    y = np.zeros(1, np.float32)
+    library(behind=True).run("element_16", GRID, [rows, y])
+    assert np.isinf(y[0])
 
 
 EDITS = {

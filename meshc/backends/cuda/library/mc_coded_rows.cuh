@@ -1,7 +1,8 @@
 // Rows of caches as floats of eight bits (e4m3) with a scale each, a power of two.
 //
 // In a cache, and in tiles of it, the scales of sixteen tokens of a head lie side by side, a byte each, in front of the
-// rows, whose chunks of 16 bytes are exchanged by the token's position as those of 16-bit values are (Swizzle). On the
+// rows, whose chunks of 16 bytes are exchanged by the token's position as those of 16-bit values are (Swizzle). Where
+// tokens lie apart, in pages of one or beside other heads, each row has its scale behind it (MC_SCALES_BEHIND). On the
 // way to tensor cores bits of two floats are put where they are 16-bit ones, times a power of two, which one product
 // with the scale takes off: numbers are exact in both types.
 #pragma once
@@ -44,13 +45,44 @@ MC_INLINE void decode_four(u32 word, u32 scales, u32* pairs, bf16) {
     pairs[1] = multiply_two(masked_or(word, 0x80008000u, word >> 4 & 0x07f007f0u), scales, bf16());
 }
 
+#ifdef MC_SCALES_BEHIND
+// Where rows of LANES floats lie in memory: each in as many sixteens of bytes as it needs, and in the next sixteen its
+// scale, a float.
+template <int LANES>
+struct CodedRows {
+    static constexpr int SCALE = (LANES + 15) / 16 * 16, ROW = SCALE + 16;
+
+    static MC_INLINE int row(int token) { return token * ROW; }
+
+    // The byte of a token's scale: that of an infinite one where what is there is none of those that rows are coded with.
+    static MC_INLINE u32 scale(const u8* from, int token) {
+        const u32 bits = *(const u32*)(from + row(token) + SCALE), byte = bits >> 23;
+        const bool one = !(bits & 0x7fffffu) && byte >= LEAST_SCALE && byte < INFINITE_SCALE;
+        return one ? byte : INFINITE_SCALE;
+    }
+    static MC_INLINE void put_scale(u8* to, int token, u32 byte) { *(float*)(to + row(token) + SCALE) = scale_of(byte); }
+
+    // Where a chunk and a lane lie in a row: as many sixteens of bytes as rows have of an odd number are in other banks.
+    static MC_INLINE int chunk(int chunk, int) { return 16 * chunk; }
+    static MC_INLINE int lane(int lane, int) { return lane; }
+
+    // Bytes that are copied of ``count`` tokens.
+    static MC_INLINE u32 bytes(int count) { return count * ROW; }
+
+    // A lane of a token, as it is numbered there.
+    static MC_INLINE float element(const u8* from, int token, int, int of) {
+        return of_e4m3(from[row(token) + of]) * scale_of(scale(from, token));
+    }
+};
+#else
 // Where rows of LANES floats lie in memory that begins with the scales of its first sixteen tokens.
 template <int LANES>
 struct CodedRows {
     static constexpr bool CHUNKS = LANES % 16 == 0;  // whole ones
     static constexpr int SIXTEEN = 16 * (LANES + 1);  // bytes of as many tokens
 
-    static MC_INLINE int scale(int token) { return token / 16 * SIXTEEN + token % 16; }
+    static MC_INLINE u32 scale(const u8* from, int token) { return from[token / 16 * SIXTEEN + token % 16]; }
+    static MC_INLINE void put_scale(u8* to, int token, u32 byte) { to[token / 16 * SIXTEEN + token % 16] = (u8)byte; }
     static MC_INLINE int row(int token) { return token / 16 * SIXTEEN + 16 + token % 16 * LANES; }
 
     // Where a chunk and a lane lie in the row of the token at ``position``.
@@ -68,8 +100,14 @@ struct CodedRows {
 
     // A lane of a token, as it is numbered there, at ``position`` of its request.
     static MC_INLINE float element(const u8* from, int token, int position, int of) {
-        return of_e4m3(from[row(token) + lane(of, position)]) * scale_of(from[scale(token)]);
+        return of_e4m3(from[row(token) + lane(of, position)]) * scale_of(scale(from, token));
     }
+};
+#endif
+
+// Lanes of a row as they are numbered.
+struct InOrder {
+    MC_INLINE int operator()(int lane) const { return lane; }
 };
 
 // A row of LANES that a warp codes: value(lane) is that of a lane.
@@ -99,14 +137,16 @@ struct CodedRow {
         for (int n = 0; n < OWN; n++) codes[n] = e4m3_of(v[n] * inverse);
     }
 
-    // As the row of a token at ``to``, which stands at ``position`` of its request.
-    MC_INLINE void store(u8* to, int token, int position) const {
+    // As the row of a token at ``to``, which stands at ``position`` of its request. What is lane n here is there lane
+    // order(n).
+    template <class Order = InOrder>
+    MC_INLINE void store(u8* to, int token, int position, Order order = Order()) const {
 #pragma unroll
         for (int n = 0; n < OWN; n++) {
             const int at = (int)lane() + 32 * n;
-            if (LANES % 32 == 0 || at < LANES) to[Rows::row(token) + Rows::lane(at, position)] = (u8)codes[n];
+            if (LANES % 32 == 0 || at < LANES) to[Rows::row(token) + Rows::lane(order(at), position)] = (u8)codes[n];
         }
-        if (lane() == 0) to[Rows::scale(token)] = (u8)scale;
+        if (lane() == 0) Rows::put_scale(to, token, scale);
     }
 
     // The numbers that they stand for.

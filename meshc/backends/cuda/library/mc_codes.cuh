@@ -2,9 +2,11 @@
 //
 // The matrix lies in blocks of 16 rows x SPAN values: their codes, in the order in which the lanes of a warp hold
 // fragments (mc_fragments.cuh), then for each GROUP of values a scale of each row and, in some formats, a least number of
-// each. Bits of a code are put where they are a 16-bit float, that of the code times a unit, or that of the code plus an
-// offset; each row's sum over a group is scaled in f32. What is to be taken off each value, an offset or the code that stands for 0, is taken off the
-// sums: of rows that have nothing but that, or of ones where least numbers are added as well.
+// each. Bits of a code are put where they are a 16-bit float, that of the code over a unit, or that of the code plus an
+// offset; each row's sum over a group is scaled in f32, and that over all groups brought to its unit. What is to be taken
+// off each value, an offset or the code that stands for 0, is taken off the sums: of rows that have nothing but that, or of
+// ones over the unit where least numbers are added as well. Up to four columns leave room for those of other fragments:
+// rows of ones, which are the same for all, are then multiplied by several fragments' at once.
 #pragma once
 
 #include "mc_collectives.cuh"
@@ -28,6 +30,7 @@ struct Codes4 {
     static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << 4 * half) * 0x00010001u : 0; }
     static MC_INLINE float offset(f16) { return ZERO; }
     static MC_INLINE float units(int half, f16) { return half ? 1048576.0f : 16777216.0f; }
+    static MC_INLINE u32 ones(int half, f16) { return 0x00010001u << 4 * half; }
 
     // In bf16, whose numbers below the normal ones would leave sums below those of f32, as 1 + code / 16.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
@@ -40,6 +43,7 @@ struct Codes4 {
     static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << 3) * 0x00010001u; }
     static MC_INLINE float offset(bf16) { return 16.0f + ZERO; }
     static MC_INLINE float units(int, bf16) { return 16.0f; }
+    static MC_INLINE u32 ones(int, bf16) { return 0x3d803d80u; }
 };
 
 // Codes of eight bits, of which ZERO stands for 0: of a lane's two words each has two pairs, codes 0 and 2, 1 and 3.
@@ -178,6 +182,7 @@ struct Planes {
     static MC_INLINE u32 taken_off(int, f16) { return ZERO ? (0x8000u | ZERO) * 0x00010001u : 0; }
     static MC_INLINE float offset(f16) { return ZERO; }
     static MC_INLINE float units(int, f16) { return 16777216.0f; }
+    static MC_INLINE u32 ones(int, f16) { return 0x00010001u; }
 
     // In bf16 as 1 + code / 2^BITS.
     static MC_INLINE void fragment(const u32* words, const u32 (&planes)[2], u32 (&pairs)[4], bf16) {
@@ -188,6 +193,7 @@ struct Planes {
     static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << (7 - BITS)) * 0x00010001u; }
     static MC_INLINE float offset(bf16) { return (1 << BITS) + ZERO; }
     static MC_INLINE float units(int, bf16) { return 1 << BITS; }
+    static MC_INLINE u32 ones(int, bf16) { return (0x3f80u - (BITS << 7)) * 0x00010001u; }
 
 private:
     static MC_INLINE u32 shifted(u32 v, int by) { return by < 0 ? v >> -by : v << by; }
@@ -239,6 +245,37 @@ struct Coded {
     static constexpr int CODES = 2 * SPAN * Codes::BITS;
     static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
 
+    // Of how many fragments rows of ones are multiplied by the columns at once.
+    template <class C>
+    struct Together {
+        static constexpr int MOST = C::COUNT == 2 || C::COUNT == 4 ? 8 / C::COUNT : 1;
+        static constexpr int COUNT = !LIFTED ? 1 : MOST < OF_GROUP ? MOST : OF_GROUP;
+    };
+
+    // Sums of a row group over its units, and beside them what least numbers add, of which each lane has that of some
+    // fragments.
+    template <class Sums, class T>
+    struct Of : Sums {
+        Sums lifted;
+
+        // Makes them the sums, by a warp, behind the last block.
+        MC_INLINE void finish() {
+            typedef typename Sums::C C;
+#pragma unroll
+            for (int t = 0; t < C::TILES; t++) {
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float more = lifted.c[t][i];
+#pragma unroll
+                    for (int mask = C::COUNT / 2; mask < C::COUNT / 2 * Together<C>::COUNT; mask *= 2) {
+                        more += shuffle_xor(more, mask);
+                    }
+                    this->c[t][i] = (LIFTED ? this->c[t][i] + more : this->c[t][i]) * Codes::units(i / 2, T());
+                }
+            }
+        }
+    };
+
     // Adds the products of a block with the same SPAN values of the vectors; both in shared memory.
     template <class Sums, class T>
     static MC_INLINE void add(Sums& sums, const unsigned char* block, const T* columns) {
@@ -250,9 +287,15 @@ private:
     template <class Sums, class T>
     static MC_INLINE void add_group(Sums& sums, const unsigned char* block, const T* columns, int group) {
         typedef typename Sums::C C;
-        Sums own, all;
+        constexpr int TOGETHER = Together<C>::COUNT;
+        static_assert(STEP % TOGETHER == 0, "words of all of them are there");
+        RowSums<T, 1, C> own, all;
         const u32 off[4] = {Codes::taken_off(0, T()), Codes::taken_off(1, T()), Codes::taken_off(0, T()), Codes::taken_off(1, T())};
-        const u32 one[4] = {ones(T()), ones(T()), ones(T()), ones(T())};
+        u32 one[4];
+        if constexpr (LIFTED) {
+#pragma unroll
+            for (int i = 0; i < 4; i++) one[i] = Codes::ones(i % 2, T());
+        }
 #pragma unroll
         for (int first = 0; first < OF_GROUP; first += STEP) {
             const int begin = group * OF_GROUP + first;
@@ -273,12 +316,17 @@ private:
                 }
 #pragma unroll
                 for (int t = 0; t < C::TILES; t++) {
-                    // Lanes without a column have another one's: nobody takes their sums.
+                    // Lanes without a column have another one's, or one of a fragment behind this: nobody takes their
+                    // sums.
                     const int column = 8 * t + (int)lane() / 4;
+                    const T* from = values + (C::COUNT % 8 ? min(column, C::COUNT - 1) : column) * 16;
+                    if (TOGETHER > 1 && n % TOGETHER == 0) {
+                        from = values + min(column / C::COUNT, TOGETHER - 1) * C::STEP + column % C::COUNT * 16;
+                    }
                     u32 b[2];
-                    load_fragment(values + (C::COUNT % 8 ? min(column, C::COUNT - 1) : column) * 16 + lane() % 4 * 4, b);
+                    load_fragment(from + lane() % 4 * 4, b);
                     multiply_16x8x16(own.c[t], pairs, b, T());
-                    if (LIFTED) multiply_16x8x16(all.c[t], one, b, T());
+                    if (LIFTED && n % TOGETHER == 0) multiply_16x8x16(all.c[t], one, b, T());
                     if (!LIFTED && off[1]) multiply_16x8x16(own.c[t], off, b, T());
                 }
             }
@@ -286,21 +334,20 @@ private:
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = (int)lane() / 4 + 8 * half;
-            const float scale = Scales::of(block + CODES, group, row), in_units = scale * Codes::units(half, T());
-            const float least = Leasts::of(block + CODES + Scales::BYTES, group, row) - Codes::offset(T()) * scale;
+            const float scale = Scales::of(block + CODES, group, row);
+            float least = Leasts::of(block + CODES + Scales::BYTES, group, row);
+            if (Codes::offset(T()) != 0.0f) least -= Codes::offset(T()) * scale;
 #pragma unroll
             for (int t = 0; t < C::TILES; t++) {
 #pragma unroll
                 for (int i = 2 * half; i < 2 * half + 2; i++) {
-                    sums.c[t][i] = fused(own.c[t][i], in_units, sums.c[t][i]);
-                    if (LIFTED) sums.c[t][i] = fused(all.c[t][i], least, sums.c[t][i]);
+                    sums.c[t][i] = fused(own.c[t][i], scale, sums.c[t][i]);
+                    float& more = TOGETHER > 1 ? sums.lifted.c[t][i] : sums.c[t][i];
+                    if (LIFTED) more = fused(all.c[t][i], least, more);
                 }
             }
         }
     }
-
-    static MC_INLINE u32 ones(f16) { return 0x3c003c00u; }
-    static MC_INLINE u32 ones(bf16) { return 0x3f803f80u; }
 };
 
 // By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at once.
@@ -322,7 +369,7 @@ template <class Coded, int WARPS, int BATCH, class T, int STAGES, class Coming =
 MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
                                      int count, int tile_blocks, int me, Coming&& coming = There()) {
     typedef JoinedSums<T, BATCH, WARPS> Joined;
-    RowSums<T, BATCH> sum;
+    typename Coded::template Of<RowSums<T, BATCH>, T> sum;
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const unsigned char* tile = ring.ready(item);
         const int blocks = min(tile_blocks, count - at);
@@ -333,6 +380,7 @@ MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const 
         }
         ring.release(item);
     }
+    sum.finish();
     float* part = parts + turn++ % 2 * (WARPS * Joined::COUNT);
     Joined::put(part, sum);
     group_sync(1, 32 * WARPS);  // the next group's sums go to the other half

@@ -102,7 +102,7 @@ private:
     template <class Tile>
     static MC_INLINE u32 scale(Tile tile, int begin, int token, bool of_key) {
         const CodedTile<HEAD> there = tile.of(token, begin + token);
-        return (of_key ? there.keys : there.values)[Rows::scale(token)];
+        return Rows::scale(of_key ? there.keys : there.values, token);
     }
 };
 

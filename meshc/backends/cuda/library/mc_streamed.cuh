@@ -19,6 +19,12 @@ MC_INLINE void hear(Barrier* ready, int& filled, bool some) {
 struct Numbers {
     static constexpr int FRAGMENTS = 1, BYTES = 512;
 
+    // Sums of a row group as they are.
+    template <class Sums, class T>
+    struct Of : Sums {
+        MC_INLINE void finish() {}
+    };
+
     // Adds the products of a block with the same values of the vectors; both in shared memory.
     template <class Sums, class T>
     static MC_INLINE void add(Sums& sums, const unsigned char* block, const T* columns) {
@@ -67,7 +73,7 @@ struct Streamed {
     template <int WARPS, int COUNT, class T, int STAGES>
     static MC_INLINE void multiply(float* sums, const Ring<STAGES>& ring, int& item, int groups) {
         const int group = warp() % groups, shares = WARPS / groups, share = warp() / groups, most = deep(groups);
-        RowSums<T, BATCH, Columns<BATCH, 1>> own;
+        typename Rows::template Of<RowSums<T, BATCH, Columns<BATCH, 1>>, T> own;
 #pragma unroll 1
         for (int at = 0; at < COUNT; at += most, item++) {
             const int there = min(most, COUNT - at), blocks = share < shares ? there : 0;
@@ -78,6 +84,7 @@ struct Streamed {
             for (int k = share; k < blocks; k += shares) Rows::add(own, rows + k * BLOCK, columns + k * VALUES);
             ring.release(item);
         }
+        own.finish();
         group_sync(1, 32 * WARPS);  // nobody reads the sums before these any more
 #pragma unroll 1
         for (int turn = 0; turn < shares; turn++) {

@@ -130,6 +130,41 @@ struct CacheRows {
 };
 #endif
 
+#ifdef MC_SCALES_BEHIND
+// Where a cache, [pages, HEADS, PAGE, ROW] bytes of each layer, or [pages, PAGE, HEADS, ROW] (MC_NHD), has tokens of a
+// request.
+template <int HEADS, int PAGE, int LANES>
+struct CodedCacheRows {
+    typedef CodedRows<LANES> Rows;
+
+    static MC_INLINE size_t row(int page, int token, int head) {
+#ifdef MC_NHD
+        const size_t row = ((size_t)page * PAGE + token % PAGE) * HEADS + head;
+#else
+        const size_t row = ((size_t)page * HEADS + head) * PAGE + token % PAGE;
+#endif
+        return row * Rows::ROW;
+    }
+
+    // By a warp: the row of the token at ``position``, whose lanes have another ``order`` there.
+    template <class Order = InOrder>
+    static MC_INLINE void store(u8* cache, const int* pages, int position, int head, const CodedRow<LANES>& coded,
+                                Order order = Order()) {
+        coded.store(cache + row(pages[position / PAGE], position, head), 0, position, order);
+    }
+
+    // By a warp: ``count`` tokens from ``begin`` on of ``cache`` number OF of those that are copied side by side, to
+    // ``at`` of the place of ``item``.
+    template <int OF, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache, const Pages<PAGE, OF>& pages,
+                                int head, int begin, int count) {
+        for (int t = (int)mc::lane() / OF; t < count; t += 32 / OF) {
+            const int page = pages.pages[(begin + t) / PAGE];
+            ring.fill(item, at + Rows::row(t), cache + row(page, begin + t, head), Rows::bytes(1));
+        }
+    }
+};
+#else
 // Where a cache, [pages, HEADS, PAGE, LANES + 1] bytes of each layer, has tokens of a request.
 template <int HEADS, int PAGE, int LANES>
 struct CodedCacheRows {
@@ -160,6 +195,7 @@ struct CodedCacheRows {
         }
     }
 };
+#endif
 
 // ---- Products ---------------------------------------------------------------------------------------
 

@@ -16,7 +16,6 @@ from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Tile
-from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 
@@ -108,8 +107,7 @@ class Attention:
 def attends_by_statements(module: Module, graph: Module) -> tuple[str, ...]:
     """The families of a placed ``module``, made of ``graph``, whose attention the library has no
     routine for."""
-    coded = any(buffer.coded is not None for buffer in module.buffers)
-    storage = Storage(module, graph, page=SCALES_TOGETHER if coded else 1)
+    storage = Storage(module, graph, page=1)
     return tuple(
         family.op.name
         for ranges, phase in phases_around(phases_of(module))

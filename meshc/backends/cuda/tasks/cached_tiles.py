@@ -46,7 +46,7 @@ class CachedTiles:
     def _check_runs(self) -> None:
         """Tokens that are copied together lie in one page. Raises ``cuda-shape``."""
         tokens, together = self.tokens, min(self.storage.page, 16)
-        if self.coded and tokens % SCALES_TOGETHER:
+        if self.coded and not self.storage.scales_behind and tokens % SCALES_TOGETHER:
             words = f"runs of {tokens} tokens have no whole {SCALES_TOGETHER} scales of coded rows"
             fail("cuda-shape", words)
         if tokens % together and together % tokens:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshc.ir.affine import Expr
+from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.module import Module
 from meshc.ir.ops import graph, task, tile
 from meshc.ir.rows import Paired
@@ -33,16 +34,19 @@ class RowOrder:
         return RowOrder(nhd, _paired_caches(source) if nhd else {})
 
     def pool(
-        self, value: Value, pages: int, page: int, heads: int, lanes: int
+        self, value: Value, pages: int, page: int, heads: int, lanes: int, width: int
     ) -> tuple[int, int, int, int]:
-        """The extents of the memory of a cache, of 0 ``heads`` where it has none. Raises
-        ``cuda-shape`` for one of which others have no such pages."""
+        """The extents of the memory of a cache, of 0 ``heads`` where it has none, whose rows of
+        ``lanes`` take ``width`` elements. Raises ``cuda-shape`` for one of which others have no
+        such pages."""
         if not self.nhd:
-            return pages, max(heads, 1), page, lanes
-        if not heads or lanes != View(value).buffer_type.shape[-1]:
-            words = "pages in NHD layout hold keys and values of heads of whole eights of lanes"
+            return pages, max(heads, 1), page, width
+        whole = 8 if width == lanes else SCALES_TOGETHER
+        if not heads or lanes != View(value).buffer_type.shape[-1] or lanes % whole:
+            those = "eights" if width == lanes else "sixteens"
+            words = f"pages in NHD layout hold keys and values of heads of whole {those} of lanes"
             fail("cuda-shape", f"{words}, not those of %{value.name}")
-        return pages, page, heads, lanes
+        return pages, page, heads, width
 
     def lane(self, value: Value, lane: Expr) -> Expr:
         """Where a lane of a head lies in a row of a cache."""

@@ -232,10 +232,10 @@ class GroupAttention:
         task's own go to the caches."""
         shape = self.shape
         lanes, first = shape.lanes, shape.queries * shape.lanes
-        text.add(
-            f"if (me < {lanes}) locals[{first} + me] = key, locals[{first + lanes} + me] = value;",
-            SYNC,
-        )
+        with self.values.within(me=lanes):
+            place = self.values.spelled(self._lane(Expr.var("me")))
+        new = f"locals[{first} + {place}] = key, locals[{first + lanes} + me] = value;"
+        text.add(f"if (me < {lanes}) {new}", SYNC)
         for warp, view in enumerate((shape.key, shape.value)):
             with text.within(f"if (mc::warp() == {warp}) {{"):
                 text.add(
@@ -243,7 +243,7 @@ class GroupAttention:
                     f"const mc::CodedRow<{lanes}> coded([&](int lane) {{ return row[lane]; }});",
                     "coded.put(row);",
                 )
-                text.add(self._stored(view, (ZERO, ZERO), "coded"))
+                text.add(self._stored(view, (ZERO, ZERO), ordered=True))
         text.add(SYNC)
 
     def _code_tile(self, text: Text) -> None:
@@ -258,21 +258,22 @@ class GroupAttention:
                     element = values.element(self._given(view), (row, Expr.var("lane")))
                 coded = f"coded([&](int lane) {{ return {element}; }})"
                 token = "row" if shape.own is None else values.spelled(row + Expr.var(POSITION))
+                order = self.storage.order_of(self.tiles.streams[number].view.buffer)
                 to = f"new_rows + {self._new_bytes}" if number else "new_rows"
                 with text.within("{"):
                     text.add(
                         f"const mc::CodedRow<{lanes}> {coded};",
-                        f"coded.store({to}, row, {token});",
-                        self._stored(view, (row, ZERO), "coded"),
+                        f"coded.store({to}, row, {token}{order});",
+                        self._stored(view, (row, ZERO)),
                     )
         text.add(SYNC)
         values.registers.clear()
 
-    def _stored(self, view: View, at: tuple[Expr, ...], row: str) -> str:
-        """A statement of a warp that stores the coded ``row`` of new keys or values in its cache,
-        where the task has it."""
+    def _stored(self, view: View, at: tuple[Expr, ...], ordered: bool = False) -> str:
+        """A statement of a warp that stores the row of new keys or values that it has ``coded`` in
+        its cache, where the task has it."""
         cache, index, there = self.tiles.kept_row(view, at)
-        stored = self.storage.stored_row(cache, index, self.values.ranges, row)
+        stored = self.storage.stored_row(cache, index, self.values.ranges, "coded", ordered)
         return f"if ({there}) {stored}" if there else stored
 
     def _coded_tile(self, keys: str, values: int) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.prompt_weights import Place
 from meshc.backends.cuda.tasks.spelling import flattened, unflattened
 from meshc.ir.affine import Expr
-from meshc.ir.coded_rows import SCALES_TOGETHER
+from meshc.ir.coded_rows import SCALES_TOGETHER, row_bytes_with_scale
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View, Whole
@@ -38,7 +38,7 @@ class Cache:
     """A cache with rows of ``lanes``, whole eights, for each token of ``heads`` heads: ``name`` of
     the memory, of which a layer has ``layer`` values, 0 where it is not of layers. Its own lanes
     are those from ``first`` on. Lanes of one that is ``coded`` are floats of eight bits, and rows
-    have a scale each (mc_coded_rows.cuh)."""
+    have a scale each (mc_coded_rows.cuh), perhaps ``behind`` them."""
 
     name: str
     heads: int
@@ -46,11 +46,14 @@ class Cache:
     layer: int
     first: int
     coded: bool = False
+    behind: bool = False
 
     def tile_bytes(self, tokens: int) -> int:
         """Bytes of the rows of ``tokens`` tokens, of coded ones whole sixteens, in a tile."""
         if not self.coded:
             return 2 * tokens * self.lanes
+        if self.behind:
+            return tokens * row_bytes_with_scale(self.lanes)
         return -(-tokens // SCALES_TOGETHER) * SCALES_TOGETHER * (self.lanes + 1)
 
     def copied(self, count: str) -> str:

@@ -329,6 +329,7 @@ class StepText:
             has_lengths=storage.has_lengths,
             together=storage.together,
             nhd=storage.rows.nhd,
+            scales_behind=storage.scales_behind and storage.codes_caches,
             brought="".join(texts_of(self.module, "cuda", "cuda-graph").values()),
             length=LENGTH,
             tokens=count,

@@ -24,7 +24,7 @@ from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unfla
 from meshc.ir.affine import Expr
 from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
 from meshc.ir.builder import Names
-from meshc.ir.coded_rows import SCALES_TOGETHER
+from meshc.ir.coded_rows import SCALES_TOGETHER, row_bytes_with_scale
 from meshc.ir.module import Module, Port
 from meshc.ir.ops import graph
 from meshc.ir.types import BufferType, DType, TensorType
@@ -178,23 +178,36 @@ class Storage:
         lanes, first = sum(widths), sum(widths[: of_row.index(value)])
         usual = (self.known.requests or self.requests) * self.capacity_pages
         pages = int(self.source.option(CACHE_PAGES, usual))
-        width = lanes + 1 if coded else lanes
-        shape = self.rows.pool(value, pages, self.page, heads if len(own) == 3 else 0, width)
+        width = lanes
+        if coded:
+            width = row_bytes_with_scale(lanes) if self.scales_behind else lanes + 1
+        heads_of_rows = heads if len(own) == 3 else 0
+        shape = self.rows.pool(value, pages, self.page, heads_of_rows, lanes, width)
         full = (layers, *shape) if stacked else shape
         name = self.known.cache(value.name, full) or self.name(of_row[0])
         dtype = str(self.roles[value].coded if coded else self.dtype)
         self.buffers.setdefault(name, Buffer(dtype, full, "state"))
-        return Cache(name, heads, lanes, prod(shape) if stacked else 0, first, coded)
+        size = prod(shape) if stacked else 0
+        return Cache(name, heads, lanes, size, first, coded, self.scales_behind)
 
     def coded(self, value: Value) -> bool:
         """Whether a cache is coded. Raises ``cuda-shape`` for one whose rows cannot be."""
         if self.roles[value].coded is None:
             return False
-        together = len(self.side_by_side.get(value, ())) > 1
-        if self.page % SCALES_TOGETHER or self.rows.nhd or together:
-            words = f"rows of heads in pages of whole {SCALES_TOGETHER}s of tokens are coded"
-            fail("cuda-shape", f"{words}, in this program's own order, not those of %{value.name}")
+        if len(self.side_by_side.get(value, ())) > 1:
+            fail("cuda-shape", f"rows of heads are coded, not those of %{value.name}")
         return True
+
+    @property
+    def scales_behind(self) -> bool:
+        """Whether rows that are coded have their scales behind them: those whose neighbours in
+        memory are no tokens of the same head."""
+        return self.page % SCALES_TOGETHER != 0 or self.rows.nhd
+
+    @property
+    def codes_caches(self) -> bool:
+        """Whether some caches are coded."""
+        return any(buffer.coded is not None for buffer in self.module.buffers)
 
     def cache_dims(self, value: Value) -> tuple[str, ...]:
         """The dims of a cache in the model."""
@@ -277,15 +290,33 @@ class Storage:
         found = f"{cache.rows(self.page)}::lane({', '.join((self.pages(request, ranges), *asked))})"
         return f"{cache.name}[{self.of_layer(cache.layer, layer, ranges)}{found}]"
 
-    def stored_row(self, value: Value, index: Sequence[Expr], ranges: Ranges, row: str) -> str:
+    def stored_row(
+        self,
+        value: Value,
+        index: Sequence[Expr],
+        ranges: Ranges,
+        row: str,
+        ordered: bool = False,
+    ) -> str:
         """A statement of a warp that stores a ``row`` that it has coded, that of the element
-        ``index``, in a cache."""
+        ``index``, in a cache, which may have its lanes in another order unless it is ``ordered``
+        already."""
         cache = self.cache(value)
         layer, request, token, head, _ = self._in_cache(value, index)
         offset = self.of_layer(cache.layer, layer, ranges).removesuffix(" + ")
         at = f"{cache.name} + {offset}" if offset else cache.name
         given = at, self.pages(request, ranges), spelled(token, ranges), spelled(head, ranges), row
-        return f"{cache.rows(self.page)}::store({', '.join(given)});"
+        order = "" if ordered else self.order_of(value)
+        return f"{cache.rows(self.page)}::store({', '.join(given)}{order});"
+
+    def order_of(self, value: Value) -> str:
+        """The last argument of what stores a row that is coded, with a comma in front: where the
+        cache ``value`` has each lane. Nothing where lanes lie in order."""
+        lane, extent = Expr.var("lane"), _kind(value).shape[-1]
+        place = self.rows.lane(value, lane)
+        if place == lane:
+            return ""
+        return f", [&](int lane) {{ return {spelled(place, {'lane': (0, extent - 1)})}; }}"
 
     def _in_cache(self, value: Value, index: Sequence[Expr]) -> tuple[Expr, ...]:
         """Layer, request, token, head and lane of an element of a cache."""
