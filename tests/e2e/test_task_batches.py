@@ -1,15 +1,20 @@
 """Batches of tokens of any requests: whatever is read beside it, and wherever its text is cut, a
 token has the logits, to the bit, that it has in a step that reads it alone."""
 
+# Lines of kernels are as long as they are.
+# ruff: noqa: E501
+
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from task_steps import step_of
+from task_steps import Step, step_of
 from test_task_drafts import NO_TOKEN, Steps
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.tasks import streamed_products
+from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
@@ -170,3 +175,42 @@ def test_all_schedules_of_a_gpu_give_the_same_bits(llama, toolchain):
     chosen = [Mode("random", True, 5), Mode("random", False, 6)]
     for mode in chosen if toolchain is WATCHED else modes():
         llama.check(PLANS[0], None, mode, toolchain)
+
+
+STEP = "step.cu"
+EDITS = {
+    "each has its own position": (STEP, "cached[me] - ahead_of[me]", "cached[me]"),
+    "pages of another request": (STEP, "from(pages + 3 * owner", "from(pages + 3 * (owner / 2)"),
+    "a row is read too few": (STEP, "element < 64 * (ahead + 1)", "element < 64 * ahead"),
+    "rows of the tokens behind": (STEP, "(element / 64) - 128 * ahead)", "(element / 64))"),
+    "keys are kept at the first": (STEP, "3 * owner, ahead + pos, g", "3 * owner, pos, g"),
+    "keys are kept elsewhere": (STEP, "lane(pages + 3 * owner", "lane(pages + 3 * (owner / 2)"),
+    "every row is kept": (STEP, "element / 64 >= ahead && ", ""),
+    "all are turned as the first": (STEP, "(min(ahead + pos, 47)) * 32", "(min(pos, 47)) * 32"),
+    "tiles of new tokens are left out": (STEP, "const int tiles = (ahead + pos", "const int tiles = (pos"),
+    "new tokens are masked": (STEP, "ahead + pos, 0, ahead + pos, mc", "pos, 0, pos, mc"),
+    "a token sees itself twice": (STEP, "ahead + pos, 0, ahead + pos, mc", "ahead + pos + 1, 0, ahead + pos + 1, mc"),
+    "the key of the first": (STEP, "fresh + (ahead) * 64", "fresh"),
+    "new rows begin one too late": (STEP, "fresh + 512, pos}", "fresh + 512, pos + 1}"),
+    "every split has the new token": (STEP, "s == (ahead + pos) / 16 % 3 && mc", "mc"),
+    "tiles of no cached token have less than none": (STEP, "max(min(16, pos - begin), 0)", "min(16, pos - begin)"),
+}  # fmt: skip
+"""Edits of what is emitted, each of which makes it wrong: the file, what is there in one place or
+more, and what is put there."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "a row is read too few" else pytest.param(name, marks=pytest.mark.slow)
+        for name in EDITS
+    ],
+)
+def test_edits_are_noticed(llama, name):
+    file, old, new = EDITS[name]
+    texts = dict(llama.step.texts)
+    assert old in texts[file]
+    texts[file] = texts[file].replace(old, new)
+    with pytest.raises((AssertionError, MeshcError)):
+        llama.check(PLANS[0], Step(llama.step.program, texts))
+        llama.check(PLANS[1], replace(llama.step, texts=texts), Mode("random", True, 3))
