@@ -1,6 +1,7 @@
 """Tasks of a batch of tokens of any requests compute what its graph does, in every order, and facts
 notice reads of what the step writes."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from meshc.interp.sessions import Session
 from meshc.interp.task_orders import Order
 from meshc.ir.batch import AHEAD, OWNER, POSITION
 from meshc.ir.clone import clone_module
+from meshc.support.diagnostics import MeshcError
+from meshc.verify import check_fact
 
 TINY = Path(__file__).parents[1] / "data"
 TOKENS, REQUESTS, CAPACITY = 5, 3, 16
@@ -73,3 +76,40 @@ def test_tasks_compute_what_the_graph_does(model, order):
         wanted += judge.step(given, of_graph)
         found += session.step(given, of_tasks)
     check_outcomes(graph, module, wanted, found)
+
+
+@pytest.fixture(scope="module")
+def text():
+    module = tasks_of(graph_of("tiny_cuda/llama-4h2"), "expand-tasks{rows=16,tokens=4}")
+    return re.sub(r" holds\(.*?\)", "", meshc.print_module(module))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "fact"),
+    [
+        ('below = "pos"', 'below = "pos + 1"', "streams_free"),
+        ("owner, ahead + pos +: 1, g]", "owner, pos +: 1, g]", "one_giver"),
+        ("[layer, owner, ahead + pos", "[layer, 0, ahead + pos", "one_giver"),
+        ("ahead + pos <= 15", "ahead + pos <= 16", "within_bounds"),
+    ],
+)
+def test_facts_hold_of_what_runs_are_told(text, old, new, fact):
+    check_fact(meshc.parse(text), fact)
+    assert old in text
+    with pytest.raises(MeshcError):
+        check_fact(meshc.parse(text.replace(old, new)), fact)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {OWNER: (0, 1, 0, 1, 1), POSITION: (0,) * 5, AHEAD: (0, 0, 1, 1, 2)},
+        {OWNER: (0, 0, 0, 1, 1), POSITION: (0, 0, 1, 0, 0), AHEAD: (0, 1, 2, 0, 1)},
+        {OWNER: (0, 0, 0, 1, 1), POSITION: (0,) * 5, AHEAD: (0, 1, 3, 0, 1)},
+    ],
+)
+def test_other_batches_are_refused(told):
+    module = tasks_of(graph_of("tiny_cuda/llama-4h2"))
+    trace = random_trace(graph_of("tiny_cuda/llama-4h2"), 3, 1)
+    with pytest.raises(MeshcError, match=r"\[interp-scalar\]: tokens of a request stand"):
+        Session(module, trace.constant).step(trace.steps[0][0], told)
