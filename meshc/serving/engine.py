@@ -169,7 +169,8 @@ class Server:
             read = [] if iteration.prefill is None else self._read(iteration.prefill)
             ahead = self._ahead(iteration.decode)
             found, failed, steps = self._continue([*iteration.decode, *read], ahead)
-            self._leave_read()
+            if isinstance(self.engine, MixingEngine):
+                self._share(found)
         except Exception:
             self._beside.clear()
             for name in list(self.jobs):
@@ -216,11 +217,14 @@ class Server:
                 done += [job.name] if segment.stop == len(job.prompt) else []
         return done
 
-    def _leave_read(self) -> None:
-        """What was read of prompts beside requests that go on is in their caches."""
+    def _share(self, continued: Collection[int]) -> None:
+        """What was read of prompts beside requests that go on is in their caches, and so is what
+        these got, of which an engine that mixes tokens leaves the same."""
         for name, (_, stop) in self._beside.items():
             self._caches.read(self.jobs[name], stop)
         self._beside.clear()
+        for job in (self.jobs[name] for name in continued):
+            self._caches.read(job, len(job.prompt) - 1 + job.steps)
 
     def _continue(
         self, names: Sequence[int], ahead: Mapping[int, Sequence[int]]

@@ -51,9 +51,16 @@ def check(service, requests, random):
 def test_requests_have_what_they_have_alone(mixing):
     """Shared beginnings, requests that are put back, and cancelled ones."""
     random = np.random.default_rng(15)
-    requests = {name: (p, 8) for name, (p, _) in drawn(mixing.engine.vocab, 6, random, 32).items()}
+    requests = {name: (p, 8) for name, (p, _) in drawn(mixing.engine.vocab, 5, random, 24).items()}
     found, _, _ = check(mixing, requests, random)
     assert found.put_back
+    turn = {9: ([*requests[4][0], *found.tokens[4], 7, 8], 4)}
+    found.submit(9, *turn[9])
+    record = found.server.step()
+    ((_, start, _),) = record.segments
+    assert start == len(turn[9][0]) - 3  # the last token of an answer has not been read
+    found.drain()
+    assert found.same(alone(mixing, turn), 9)
 
 
 def test_a_program_chooses_what_the_host_does(mixing, monkeypatch):

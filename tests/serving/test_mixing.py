@@ -35,3 +35,16 @@ def test_an_iteration_is_one_step():
     assert found[1] == continued(Entry(1, 0.0, tuple(TREE[1][:20]), 3))
     assert server.engine.steps == []
     assert server.engine.mixed[:4] == [{0: 4, 1: 5}, {0: 1, 1: 8}, {0: 1, 1: 7}, {0: 1, 1: 1}]
+
+
+def test_a_conversation_goes_on_from_what_was_answered():
+    server, found = paged_server(policy("chunked", 9), ALL_PAGES, mixes=True), {}
+    server.submit(0, TREE[0][:6], 8)
+    drained(server, found)
+    text = [*TREE[0][:6], *found[0], *TREE[1][:5]]
+    before = len(server.engine.mixed)
+    server.submit(1, text, 2)
+    drained(server, found)
+    assert found[1] == continued(Entry(1, 0.0, tuple(text), 2))
+    # Of 6 + 8 tokens the last one has not been read, and pages have two.
+    assert sum(sum(read.values()) for read in server.engine.mixed[before:]) == len(text) - 12 + 1
