@@ -132,7 +132,9 @@ class CudaOptions(TargetOptions):
     kernel, which ``persistent`` asks for, ``all``, or (``auto``) what is predicted to be faster.
     ``cache_tokens`` is, of a program that serves, how many tokens the pages of all requests
     together have room for; None for all that the capacity gives each. ``drafts`` is how many drafts
-    of each request a step of such a program verifies at the most.
+    of each request a step of such a program verifies at the most; ``batch_tokens`` is how many
+    tokens a step reads, of prompts beside those of requests that go on, 0 for prompts that are read
+    by themselves.
     """
 
     cluster: int | None = option(
@@ -201,6 +203,12 @@ class CudaOptions(TargetOptions):
         "CUDA: guess up to N tokens of each request and verify them in one step, up to 16 "
         "tokens of all requests; tokens are those that come without; of a server --batch is then "
         "16 / (1 + N) by default, at most 8",
+        "N",
+    )
+    batch_tokens: int = option(
+        0,
+        "CUDA, a program that serves: each step reads up to N tokens, 128 at the most, those of "
+        "prompts beside those of requests that go on; default: prompts are read by themselves",
         "N",
     )
 

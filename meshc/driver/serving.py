@@ -30,7 +30,7 @@ from meshc.passes.instruments import Instrument
 from meshc.passes.mesh.forms.problem import AUTO
 from meshc.serving.drafting import Drafter, OfModel, Repeats
 from meshc.serving.engine import Server
-from meshc.serving.engines import PagedEngine, WholeEngine
+from meshc.serving.engines import MixingEngine, PagedEngine, WholeEngine
 from meshc.serving.group_counts import Fixed
 from meshc.serving.lengths import Trace
 from meshc.serving.policies import Policy, policy, with_long_prompts
@@ -349,6 +349,8 @@ def _policy(program: Program, engine: Engine, request: ServeRequest) -> Policy:
                 help="meshc compile --serving chunks makes a program that reads them by chunks",
             )
         return whole_prompts(engine)
+    if request.chunk is None and chosen.chunk is not None and isinstance(engine, MixingEngine):
+        return replace(chosen, chunk=engine.tokens)  # those of one step
     if request.chunk is None and chosen.chunk is not None and chosen.chunk > engine.most:
         return replace(chosen, chunk=engine.most)
     return chosen

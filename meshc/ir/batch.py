@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from meshc.ir.affine import Expr
 from meshc.ir.module import Module
+from meshc.ir.ops.batches import TokenCaches
 from meshc.ir.ops.tile import For
 from meshc.ir.values import Value
 from meshc.ir.views import Point
@@ -25,6 +26,10 @@ LENGTH = "len"
 OWNER = "owner"
 """The request that each token of B belongs to in a batch of tokens (``batch-tokens``), beside its
 position. Tokens of one request stand in the order of their positions."""
+AHEAD = "ahead"
+"""How many tokens of its owner a run reads in front of a token, of tasks of a batch of tokens.
+These stand one behind the other in the batch and in their request, and ``pos`` is the position
+of the first one, which a run is told for each token."""
 
 
 def batch_of(module: Module) -> int:
@@ -44,6 +49,17 @@ def rows_of(module: Module) -> int:
     """Tokens of all requests that a step reads, or those of a chunk of a prompt."""
     own = module.dims[ROW] if LENGTH in module.scalars else tokens_of_request(module)
     return batch_of(module) * own
+
+
+def most_of_request(module: Module) -> int:
+    """Tokens that a step of tasks reads of a request at the most."""
+    return rows_of(module) if OWNER in module.scalars else tokens_of_request(module)
+
+
+def request_dim(module: Module) -> str:
+    """The dim of caches that counts their requests."""
+    taken = (op for op in module.walk() if isinstance(op, TokenCaches))
+    return next((op.requests for op in taken), BATCH)
 
 
 def requests_of(module: Module) -> int:

@@ -59,7 +59,8 @@ class Caches(Protocol):
         """For how many tokens ``job`` has room, up to ``tokens``, without taking it from others."""
 
     def read(self, job: Job, tokens: int) -> None:
-        """All layers have read the first ``tokens`` of the prompt of ``job``."""
+        """All layers have read the first ``tokens`` of ``job``, of its prompt and of what it got
+        behind that."""
 
     def leave(self, job: Job, sound: bool) -> None:
         """``job`` leaves its place; its caches hold what they should if it was ``sound``."""
@@ -165,7 +166,9 @@ class PagedCaches:
 
     def read(self, job: Job, tokens: int) -> None:
         """See :class:`Caches`."""
-        self.room.share(job.name, job.prompt, tokens)
+        whole = tokens <= len(job.prompt)
+        text = job.prompt if whole else (*job.prompt, *job.tokens)
+        self.room.share(job.name, text, tokens)
 
     def leave(self, job: Job, sound: bool) -> None:
         """See :class:`Caches`. Pages are the scheduler's to give back."""

@@ -18,6 +18,7 @@ from meshc.serving.drafting import Drafter
 from meshc.serving.engines import (
     Array,
     ChoosingEngine,
+    MixingEngine,
     PagedEngine,
     VerifyingEngine,
     WholeEngine,
@@ -95,6 +96,7 @@ class Server:
         scheduler.known = self._known
         self._drafter = drafter if isinstance(engine, VerifyingEngine) else None
         self.guesses = Guesses()
+        self._beside: dict[int, tuple[int, int]] = {}
 
     def submit(
         self,
@@ -167,7 +169,10 @@ class Server:
             read = [] if iteration.prefill is None else self._read(iteration.prefill)
             ahead = self._ahead(iteration.decode)
             found, failed, steps = self._continue([*iteration.decode, *read], ahead)
+            if isinstance(self.engine, MixingEngine):
+                self._share(found)
         except Exception:
+            self._beside.clear()
             for name in list(self.jobs):
                 self.cancel(name)
             self.scheduler.finish(iteration)
@@ -197,16 +202,29 @@ class Server:
             assert job.place is not None
             self._caches.ready(job)
             stop = min(segment.stop, len(job.prompt) - 1)
-            if stop > segment.start:
+            if isinstance(self.engine, MixingEngine):
+                if stop > segment.start:
+                    self._beside[job.name] = segment.start, stop
+            elif stop > segment.start:
                 rows = job.rows
                 if rows is None:
                     rows = self.engine.embedded(job.prompt[segment.start : stop], segment.start)
                 job.rows = self.engine.read(job.place, rows, segment.start, prefill.layers)
             if prefill.last:
                 job.rows = None
-                self._caches.read(job, stop)
+                if job.name not in self._beside:
+                    self._caches.read(job, stop)
                 done += [job.name] if segment.stop == len(job.prompt) else []
         return done
+
+    def _share(self, continued: Collection[int]) -> None:
+        """What was read of prompts beside requests that go on is in their caches, and so is what
+        these got, of which an engine that mixes tokens leaves the same."""
+        for name, (_, stop) in self._beside.items():
+            self._caches.read(self.jobs[name], stop)
+        self._beside.clear()
+        for job in (self.jobs[name] for name in continued):
+            self._caches.read(job, len(job.prompt) - 1 + job.steps)
 
     def _continue(
         self, names: Sequence[int], ahead: Mapping[int, Sequence[int]]
@@ -224,7 +242,14 @@ class Server:
         draws = self._draws(names)
         logits: Mapping[int, Array] = {}
         chosen: Mapping[int, int | None] = {}
-        if tokens and draws is None:
+        if isinstance(self.engine, MixingEngine):
+            mixed = self._with_prompts(tokens)
+            if mixed and draws is None:
+                rows = self.engine.mix(mixed, [*tokens])
+                logits = {place: row[None] for place, row in rows.items()}
+            elif mixed and draws is not None:
+                chosen = self.engine.mix_chosen(mixed, draws)
+        elif tokens and draws is None:
             logits = self._logits(tokens)
         elif tokens and draws is not None:
             assert isinstance(self.engine, ChoosingEngine)
@@ -247,6 +272,18 @@ class Server:
                 found[name] = job.tokens[new:]
             steps[name] = job.steps - before
         return found, failed, steps
+
+    def _with_prompts(
+        self, tokens: Mapping[int, tuple[list[int], int]]
+    ) -> dict[int, tuple[list[int], int]]:
+        """The ``tokens`` of places that go on, and those of prompts that are read beside them."""
+        found = dict(tokens)
+        for name, (start, stop) in self._beside.items():
+            job = self.jobs[name]
+            assert job.place is not None
+            own, _ = tokens.get(job.place, ([], stop))
+            found[job.place] = [*job.prompt[start:stop], *own], start
+        return found
 
     def _logits(self, tokens: Mapping[int, tuple[Sequence[int], int]]) -> Mapping[int, Array]:
         """The logits behind some tokens of each place, ``[tokens, vocab]``."""

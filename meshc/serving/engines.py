@@ -8,7 +8,7 @@ request lie is said in one of two ways: each place has caches of its own, or a t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from numpy.typing import NDArray
@@ -89,6 +89,31 @@ class ChoosingEngine(Engine, Protocol):
         """What :meth:`step` does of ``tokens``, and for each place of ``draws`` the next token, as
         the :attr:`~meshc.serving.sampling.Sampler.draw` there says; None where its logits give
         none."""
+
+
+@runtime_checkable
+class MixingEngine(Engine, Protocol):
+    """One whose steps read up to ``tokens`` tokens of any requests, those of prompts beside those
+    that go on. What a token has depends on nothing that is read beside it, and its text may be cut
+    anywhere."""
+
+    @property
+    def tokens(self) -> int:
+        """How many tokens a step reads at the most."""
+
+    def mix(
+        self, tokens: Mapping[int, tuple[Sequence[int], int]], asked: Collection[int]
+    ) -> dict[int, Array]:
+        """Read some tokens of each request, by its place, of which the first stands at a position;
+        the logits ``[vocab]`` behind the last one of those that are ``asked`` for."""
+
+    def mix_chosen(
+        self,
+        tokens: Mapping[int, tuple[Sequence[int], int]],
+        draws: Mapping[int, tuple[Array, Array]],
+    ) -> dict[int, int | None]:
+        """Read the same; the next token of each place of ``draws``, as of a
+        :class:`ChoosingEngine`."""
 
 
 @runtime_checkable

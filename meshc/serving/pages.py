@@ -2,9 +2,10 @@
 the pages of what their prompts begin with alike.
 
 What is shared are *units* of a prompt: whole pages, filled by whole pieces in which the program
-reads prompts, from the first token on. Of such tokens the program leaves the same bits whoever
-reads them, so nobody can tell whose unit it has. Units are the nodes of a tree; one that nobody
-holds any more stays until its pages are needed, those that were not used for longest going first.
+reads prompts, from the first token on; of an answer too, where one program reads both. Of such
+tokens the program leaves the same bits whoever reads them, so nobody can tell whose unit it has.
+Units are the nodes of a tree; one that nobody holds any more stays until its pages are needed,
+those that were not used for longest going first.
 """
 
 from __future__ import annotations

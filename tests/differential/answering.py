@@ -16,6 +16,7 @@ from meshc.backends.cuda.executor import QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.hosts import PythonHost, WaferHost
 from meshc.backends.python import load_program
+from meshc.serving.engines import MixingEngine
 from meshc.support.output import write_directory
 
 Rows = list[list[np.ndarray]]
@@ -182,7 +183,8 @@ def _layers(compiled: meshc.Compiled) -> int:
 
 def _served(case: Asked, engine: Any, begin: Any, layers: int) -> Continued:
     """Each prompt is read by pieces of any length, perhaps by groups of layers, between steps of
-    those that are read; in each step goes on who happens to."""
+    those that are read, or beside them where the engine mixes tokens; in each step goes on who
+    happens to."""
     random = np.random.default_rng([case.seed, 17])
     prompts = case.prompts()
     places = random.permutation(engine.requests)[: len(prompts)].tolist()
@@ -192,16 +194,20 @@ def _served(case: Asked, engine: Any, begin: Any, layers: int) -> Continued:
     for place in places:
         begin(place)
     while any(len(own) < case.steps for own in rows):
+        beside: dict[int, tuple[list[int], int]] = {}
         for number in sorted(reading):
             left = len(prompts[number]) - 1 - reading[number]
             if left and random.integers(2):
                 size = min(left, _piece(engine, left, random))
                 first = reading[number]
                 part = prompts[number][first : first + size]
+                reading[number] += size
+                if isinstance(engine, MixingEngine) and random.integers(4):
+                    beside[places[number]] = [*part], first
+                    continue
                 values = engine.embedded(part, first)
                 for group in _groups(engine, layers, random):
                     values = engine.read(places[number], values, first, group)
-                reading[number] += size
             if reading[number] == len(prompts[number]) - 1:
                 del reading[number]
         ready = [
@@ -209,10 +215,12 @@ def _served(case: Asked, engine: Any, begin: Any, layers: int) -> Continued:
             for number in range(len(prompts))
             if number not in reading and len(rows[number]) < case.steps and random.integers(4)
         ]
-        if not ready:
-            continue
         asked = {places[n]: (texts[n][-1], len(texts[n]) - 1) for n in ready}
-        for place, logits in engine.step(asked).items():
+        if beside:
+            found = engine.mix(beside | {p: ([own], at) for p, (own, at) in asked.items()}, asked)
+        else:
+            found = engine.step(asked) if asked else {}
+        for place, logits in found.items():
             number = places.index(place)
             rows[number].append(np.array(logits, np.float64).ravel())
             texts[number].append(int(rows[number][-1].argmax()))

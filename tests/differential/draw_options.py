@@ -140,6 +140,8 @@ def _serving(draw: Drawing, batch: int, experts: bool) -> Options:
         options["kv_layout"] = "nhd"
     if draw.chance(40):
         options["cache_tokens"] = draw.number(0, 80)  # beside those of with_room
+    if options["serving"] == "chunks" and draw.chance(40):
+        return options | {"batch_tokens": draw.number(max(2, batch), max(2, batch) + 20)}
     return options | _drafts(draw, batch)
 
 
@@ -218,6 +220,7 @@ DRAWN = {
     "persistent": "cuda_options",
     "cache_tokens": "cuda_options",
     "drafts": "cuda_options",
+    "batch_tokens": "cuda_options",
     "cut": "cuda_options",
     "target": "run.py",
 }

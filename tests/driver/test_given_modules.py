@@ -106,7 +106,7 @@ OTHERS: dict[str, object] = {
     "overlap": "auto", "persistent": True, "batch": 2, "serving": "chunks", "chunk": 4,
     "phases": "one", "keep_quantised": ("q8_0",), "cache_tokens": 16,
     "drafts": 2, "nodes": 2, "kv_layout": "nhd", "kv_dtype": "fp8_e4m3",
-    "form": ("q=gemv_y",), "cut": "all",
+    "form": ("q=gemv_y",), "cut": "all", "batch_tokens": 8,
     "emit": "mlir", "passes_before": ("nothing=canonicalize",),
     "passes_after": ("nothing=canonicalize",),
 }  # fmt: skip

@@ -18,7 +18,7 @@ OTHERS = {
     "choose": "cores", "portable": True, "phases": "one", "cluster": 2, "dataflow": "split_head",
     "page": 1, "gpus": 2, "collectives": "peers", "overlap": "auto", "persistent": True,
     "cache_tokens": 16, "drafts": 2, "nodes": 2, "kv_layout": "nhd", "kv_dtype": "fp8_e4m3",
-    "form": ("q=gemv_y",), "cut": "all",
+    "form": ("q=gemv_y",), "cut": "all", "batch_tokens": 8,
 }  # fmt: skip
 """Of each option of a target another value than the usual one."""
 

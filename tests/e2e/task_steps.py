@@ -68,12 +68,14 @@ def step_of(
     model: str | Path, *, dtype="f16", capacity=64, batch=1, page=16, rows=16, tokens=32, parts=1,
     merge=False, meet="counter", device="h200", cluster=0, split="splits", ranks=1,
     transport="peers", keep="", columns=False, drafts=0, kv_layout="", coded=False,
+    requests=0,
 ) -> Step:  # fmt: skip
     """The step of a model in a file; of clusters of so many blocks, that attend by heads and
     ``split`` tokens of these (splits) or lanes (lanes); of each of several ``ranks``. All weights
     that can stay quantised in the format ``keep``. With ``meet`` kernel it is cut. It verifies so
     many ``drafts`` of a request; caches lie as ``kv_layout`` says, and are perhaps ``coded``. With
-    ``columns`` left sides of products lie in memory."""
+    ``columns`` left sides of products lie in memory. With ``requests`` it is one of a batch of
+    tokens of so many of them."""
     flags = {}
     if drafts:
         flags = {"target": "cuda", "serving": "chunks", "drafts": drafts}
@@ -84,6 +86,9 @@ def step_of(
     graph.options.pop("cache_pages", None)  # each request has pages of its own
     if kv_layout:
         graph.options["kv_layout"] = kv_layout
+    if requests:
+        batched = meshc.parse_pipeline(f"batch-tokens{{tokens={batch},requests={requests}}}")
+        graph = meshc.PassManager(batched).run(graph)
     if ranks > 1:
         deal = dealing(graph, ranks, (f"all={keep}",) if keep else ())
         graph = meshc.PassManager(meshc.parse_pipeline(deal)).run(graph)

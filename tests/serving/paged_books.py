@@ -81,7 +81,36 @@ class VerifyingBooks(PagedBooks):
         return {request: np.array(rows) for request, rows in logits.items()}
 
 
-def paged_server(chosen, pages, prefixes=True, drafter=None):
-    scheduler = Scheduler(chosen, (1.0,) * LAYERS, 0, REQUESTS, MULTIPLE)
+class MixingBooks(PagedBooks):
+    """The same, whose steps read tokens of prompts beside those of requests that go on."""
+
+    multiple, tokens = 1, 9
+
+    def __init__(self, pages):
+        super().__init__(pages)
+        self.mixed = []
+
+    def read(self, request, rows, position, layers):
+        raise AssertionError("prompts are read beside requests that go on")
+
+    def mix(self, tokens, asked):
+        assert 0 < len(tokens) <= REQUESTS and set(asked) <= tokens.keys()
+        self.mixed.append({request: len(own) for request, (own, _) in tokens.items()})
+        for request, (_, at) in tokens.items():
+            self.held(request, at)  # nothing of this step
+        for request, (own, at) in tokens.items():
+            for number, token in enumerate(own, at):
+                page, place = self.cell(request, number)
+                page[place] = (token, LAYERS)
+        ends = {request: at + len(own) for request, (own, at) in tokens.items()}
+        return {r: one_hot(successor(self.held(r, ends[r]))) for r in asked}
+
+    def mix_chosen(self, tokens, draws):
+        raise AssertionError("the host chooses")
+
+
+def paged_server(chosen, pages, prefixes=True, drafter=None, mixes=False):
     books = PagedBooks if drafter is None else VerifyingBooks
-    return Server(books(pages), scheduler, prefixes, drafter)
+    engine = MixingBooks(pages) if mixes else books(pages)
+    scheduler = Scheduler(chosen, (1.0,) * LAYERS, 0, REQUESTS, engine.multiple)
+    return Server(engine, scheduler, prefixes, drafter)

@@ -16,7 +16,7 @@ from math import prod
 
 from meshc.analysis.tasks.shares import runner
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import tokens_of_request
+from meshc.ir.batch import AHEAD, OWNER, POSITION, tokens_of_request
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
@@ -281,8 +281,8 @@ def _of_task(
 
 def same_requests(first: At, second: At) -> Cond:
     """How the scalars of two points stand to each other: those that a run is given once are equal,
-    those of a request are equal where the requests are, and which rank runs a task is free where
-    ranks give each other what both use."""
+    those of a request are equal where the requests are, in a batch of tokens where the owners are,
+    and which rank runs a task is free where ranks give each other what both use."""
     parts = []
     for name in first.module.scalars:
         if name == RANK and first.of_ranks and second.of_ranks:
@@ -293,7 +293,15 @@ def same_requests(first: At, second: At) -> Cond:
         if here and there:
             together = tokens_of_request(first.module)
             one, other = first.of(here) // together, second.of(there) // together
-            equal = equal | Cond.lt(one, other) | Cond.gt(one, other)
+            if name == POSITION and OWNER in first.module.scalars:
+                one, other = first.of(OWNER), second.of(OWNER)
+            apart = Cond.lt(one, other) | Cond.gt(one, other)
+            if name == AHEAD:
+                parts.append(equal | apart)
+                owner, its = first.of(OWNER), second.of(OWNER)
+                apart = Cond.lt(owner, its) | Cond.gt(owner, its)
+                equal = Cond.eq(first.of(here) - first.of(name), second.of(there) - second.of(name))
+            equal = equal | apart
         parts.append(equal)
     return Cond.all(parts)
 

@@ -32,8 +32,10 @@ from meshc.backends.cuda.tasks.step import TaskGraph
 from meshc.backends.request import CompileRequest
 from meshc.backends.target_options import NO_OVERLAP, CudaOptions
 from meshc.cost.prompts import most_chunk
+from meshc.ir.batch import BATCH
 from meshc.ir.clone import clone_module
 from meshc.ir.module import Module
+from meshc.passes.graph.batch_tokens import BatchTokens
 from meshc.passes.instruments import Instrument
 from meshc.passes.manager import PassManager
 from meshc.pipelines import choosing_passes, pipeline_to_tasks
@@ -86,7 +88,7 @@ class GpuStep:
 
     def files(self) -> Made:
         """The step that is fastest of those that obey the request. Raises MeshcError."""
-        graph = self.divisions.dealt(self.given)
+        graph = self._mixing(self.divisions.dealt(self.given))
         by_kernels = self._by_asked_kernels(graph)
         if by_kernels is not None and not isinstance(by_kernels, MeshcError):
             module, files = by_kernels
@@ -96,7 +98,7 @@ class GpuStep:
             asked = self.request.chunk
             if asked is not None and asked > CHUNKS[0]:
                 files = self._with_long(step, [], files)
-            if not self.tasks_of_prompts:
+            if not self.tasks_of_prompts and not self._options.batch_tokens:
                 files, prompts = self._with_prompts(step, files)
                 if prompts is None and by_kernels is not None:
                     raise by_kernels
@@ -105,9 +107,21 @@ class GpuStep:
         time = "" if self.trial else predicted(module)
         count = sum(1 for _ in every_part(kernel_parts(module)))
         kernels = f"{count} kernels" if count else "one kernel"
-        words = f"the decode step is {kernels} made of tasks" + (f": {time}" if time else "")
+        tokens = self._options.batch_tokens
+        batch = f" and reads {tokens} tokens of any requests" if tokens else ""
+        words = f"the decode step is {kernels} made of tasks{batch}"
+        words += f": {time}" if time else ""
         self.report.remark("step-of-tasks", words + self._slow(module))
         return module, files
+
+    def _mixing(self, graph: Module) -> Module:
+        """``graph``, where it is asked for as that of a batch of tokens of its requests and of one
+        more, which is nobody."""
+        tokens = self._options.batch_tokens
+        if not tokens:
+            return graph
+        batch = BatchTokens(tokens, 1 + self.request.requests)
+        return PassManager([batch], self.instruments, self.verified).run(graph, self.report)
 
     def _emitted(
         self,
@@ -127,7 +141,9 @@ class GpuStep:
         if self._options.drafts or self._options.nodes > 1:
             return None
         try:
-            graph = PassManager(choosing_passes(alone=True)).run(clone_module(self.given))
+            given = clone_module(self.given)
+            given.dims[BATCH] = self._options.batch_tokens or given.dims.get(BATCH, 1)
+            graph = PassManager(choosing_passes(alone=True)).run(given)
         except MeshcError as refusal:
             if refusal.diagnostics[0].code != "unsupported-op":
                 raise

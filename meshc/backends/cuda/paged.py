@@ -25,7 +25,8 @@ from meshc.backends.cuda.tasks.groups import HANDED_ON
 
 Array = NDArray[Any]
 _LAYERS = f"{TASKS}_layers"
-_NOBODY = -1
+NOBODY = -1
+"""The token of a row of a step that has none."""
 
 
 @runtime_checkable
@@ -177,7 +178,7 @@ class PagedModel:
         launches: Sequence[tuple[Launch, int]],
     ) -> None:
         columns = self.program.columns
-        ids = np.full((self.requests, columns), _NOBODY, np.int32)
+        ids = np.full((self.requests, columns), NOBODY, np.int32)
         cached = np.zeros(self.requests, np.int32)
         tables = np.full_like(self._tables, self.pages)
         for request, (own, position) in tokens.items():

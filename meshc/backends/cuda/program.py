@@ -31,6 +31,10 @@ KERNELS, TASKS, LONG, SECOND = "chunk", "prompt", "long_prompt", "second"
 of one of more tokens, and those of the second half of a chunk."""
 INPUTS = KERNELS, TASKS, LONG
 
+OWNERS, AHEAD_OF = "owners", "ahead_of"
+"""What a run is told of each token of a batch of tokens of any requests: which one it is of, and
+how many tokens of that one stand in front of it."""
+
 REACHED = ("symmetric", "words", "signals", "counters")
 """Roles of buffers that GPUs reach of each other."""
 
@@ -253,13 +257,25 @@ class StepProgram:
     @property
     def columns(self) -> int:
         """Tokens of a request that a step reads: its next one, and drafts behind it. Of ``tokens``,
-        ``cached`` and ``logits`` those of a request stand together."""
-        return self.buffers["tokens"].shape[0] // self.batch
+        ``cached`` and ``logits`` those of a request stand together; one where a step :attr:`mixes`
+        tokens."""
+        return 1 if self.mixes else self.tokens // self.batch
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all requests that a step reads."""
+        return self.buffers["tokens"].shape[0]
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a step reads any tokens of any requests, and is told which are whose."""
+        return OWNERS in self.buffers
 
     @property
     def alone(self) -> bool:
         """Whether one GPU runs it, whose steps read a token of each request."""
-        return self.ranks is None and self.nodes is None and self.columns == 1
+        of_one = self.ranks is None and self.nodes is None
+        return of_one and self.columns == 1 and not self.mixes
 
     @property
     def capacity_pages(self) -> int:
@@ -370,11 +386,11 @@ def _check_choice(program: StepProgram) -> None:
         return
     found = {name: program.buffers[name].shape for name in ("chosen", "ends")}
     wanted = {"left": (), "settings": (4,), "stream": (4,)}
-    sound = len(found["ends"]) == 1 and found["chosen"][1:] == (program.batch,)
+    sound = len(found["ends"]) == 1 and found["chosen"][1:] == (program.tokens,)
     if not sound or any(
-        program.buffers[name].shape != (program.batch, *rest) for name, rest in wanted.items()
+        program.buffers[name].shape != (program.tokens, *rest) for name, rest in wanted.items()
     ):
-        raise ValueError(f"what is chosen is not of {program.batch} requests")
+        raise ValueError(f"what is chosen is not of {program.tokens} tokens")
 
 
 def _check_positions(program: StepProgram) -> None:

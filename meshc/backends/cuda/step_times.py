@@ -10,7 +10,6 @@ from meshc.cost.tasks.predicting import predicted_step, timed
 from meshc.cost.tasks.tile_times import Links
 from meshc.ir.batch import LENGTH, POSITION
 from meshc.ir.module import Module
-from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
 
 _LIMITS = {
@@ -32,9 +31,8 @@ def step_with_full_caches(module: Module) -> StepTime | None:
     such GPUs is known, their links take no time."""
     if POSITION not in module.scalars:
         return None
-    rank = {} if module.ranks is None else {RANK: 0}
     try:
-        return timed(module, {POSITION: _tokens(module), **rank}, _links(module))
+        return timed(module, _scalars(module), _links(module))
     except MeshcError:
         return None
 
@@ -44,7 +42,7 @@ def prediction_with_full_caches(module: Module) -> Prediction | None:
     have room; None for a program without a position. Raises ``device-number``."""
     if POSITION not in module.scalars:
         return None
-    scalars = {POSITION: _tokens(module)} | ({} if module.ranks is None else {RANK: 0})
+    scalars = _scalars(module)
     if LENGTH in module.scalars:
         most = module.scalars[LENGTH][1]
         scalars |= {LENGTH: most, POSITION: max(0, _tokens(module) + 1 - most)}
@@ -59,6 +57,12 @@ def _links(module: Module) -> Links | None:
         return Links.of(node_of(module.the_device(), module.ranks.count))
     except MeshcError:
         return None
+
+
+def _scalars(module: Module) -> dict[str, int]:
+    """What a run is told: of all requests that their caches are full, of a batch of tokens that
+    each is of another request."""
+    return {**dict.fromkeys(module.scalars, 0), POSITION: _tokens(module)}
 
 
 def _tokens(module: Module) -> int:

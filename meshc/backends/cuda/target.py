@@ -15,6 +15,7 @@ from meshc.backends.cuda.gpu_steps import MOST_LONG, GpuStep
 from meshc.backends.cuda.halves import AUTO_OVERLAP, splitting_of
 from meshc.backends.cuda.host import LanguageModel
 from meshc.backends.cuda.kernels.collective.kernel import MOST_GPUS
+from meshc.backends.cuda.mixed import MixedModel
 from meshc.backends.cuda.paged import PagedModel
 from meshc.backends.cuda.program import CHUNK_UNIT, MOST_CHUNK
 from meshc.backends.cuda.tasks.caches import KV_LAYOUT, NHD
@@ -105,6 +106,8 @@ class CudaTarget(Target):
             found.error("bad-argument", f"--cache-tokens is {asked.cache_tokens}, but {words}")
         if asked.drafts:
             _check_drafts(found, request, asked, self.MOST_REQUESTS)
+        if asked.batch_tokens:
+            _check_batch(found, request, asked)
         if request.serving and request.chunk is not None:
             words = "the kernels of many tokens that it asks for do not serve yet"
             found.error("bad-argument", f"--chunk is {request.chunk}, but {words}")
@@ -217,7 +220,8 @@ class CudaTarget(Target):
         return DraftedModel(*given) if given[0].columns > 1 else LanguageModel(*given)
 
     def load_engine(self, loading: Loading) -> PagedModel:
-        return PagedModel(*on_gpu(loading))
+        given = on_gpu(loading)
+        return MixedModel(*given) if given[0].mixes else PagedModel(*given)
 
     def lines_of(self, request: CompileRequest, module: Module, text: str) -> OpLines:
         return emitted_lines(module, text)
@@ -319,6 +323,30 @@ def _check_drafts(
     for flag, value in (("--cluster", asked.cluster), ("--dataflow", asked.dataflow)):
         if value:
             found.error("bad-argument", f"{words}, but steps with {flag} {value} verify none")
+
+
+def _check_batch(found: Diagnostics, request: CompileRequest, asked: CudaOptions) -> None:
+    """Steps of one GPU that serve, in which blocks are no clusters, read tokens of any requests: of
+    each at least the next one."""
+    words = f"--batch-tokens is {asked.batch_tokens}, but"
+    least = max(2, request.requests)
+    if not least <= asked.batch_tokens <= MOST_LONG:
+        more = f"a step of {request.requests} requests reads {least} to {MOST_LONG} tokens"
+        found.error("bad-argument", f"{words} {more}")
+    if not request.serving:
+        found.error("bad-argument", f"{words} programs that serve alone mix tokens of requests")
+    elif request.serving != "chunks":
+        more = f"prompts of --serving {request.serving} pass some layers at a time"
+        found.error("bad-argument", f"{words} {more}")
+    others: dict[str, object] = {
+        "--gpus": asked.gpus if asked.gpus != 1 else None,
+        "--cluster": asked.cluster,
+        "--dataflow": asked.dataflow,
+        "--drafts": asked.drafts,
+    }
+    for flag, value in others.items():
+        if value:
+            found.error("bad-argument", f"{words} steps with {flag} {value} mix no tokens")
 
 
 def _gpu_like(node: Device) -> str:

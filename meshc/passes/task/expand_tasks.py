@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from meshc.ir.batch import BATCH, LENGTH, POSITION, tokens_of_request
+from meshc.ir.batch import BATCH, LENGTH, OWNER, POSITION, tokens_of_request
 from meshc.ir.module import Module
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.decode_graph import Grain, GraphExpander
@@ -111,7 +111,7 @@ class ExpandTasks(Pass):
                 "a step of a request reads one token",
                 help="compile with --phase decode",
             )
-        if module.scalars.get(POSITION, (0, 0))[0] < 0:
+        if module.scalars.get(POSITION, (0, 0))[0] < 0 and OWNER not in module.scalars:
             fail(
                 "no-tasks",
                 "there are no tasks for steps that leave absent requests alone",

@@ -14,7 +14,6 @@ from meshc.backends.cuda.tasks.statements import Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import POSITION
 from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
@@ -157,7 +156,7 @@ class CachedTiles:
         """Layer, request and head of an element of a cache."""
         at = list(index)
         layer = at.pop(0) if self.storage.cache(value).layer else ZERO
-        request = at.pop(0) if "B" in self.storage.cache_dims(value) else ZERO
+        request = at.pop(0) if self.storage.request_dim in self.storage.cache_dims(value) else ZERO
         return layer, request, at[1] if len(at) == 3 else ZERO
 
     def first(self, op: task.Stream) -> Expr:
@@ -184,7 +183,7 @@ class CachedTiles:
         """The position of the task's request, which a batch has for each."""
         if self.storage.has_lengths:
             (request, *_) = self.family.op.dims
-            text.add(f"const int {POSITION} = lengths[{request}];")
+            text.add(self.storage.told(request, attends=True))
 
     # --- the token of the step
 

@@ -16,7 +16,7 @@ from meshc.backends.cuda.tasks.library_attention import SET, LibraryAttention, c
 from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
-from meshc.backends.cuda.tasks.values import Values, constant, extents
+from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.values import Value
@@ -59,6 +59,7 @@ class GroupAttention:
     def __post_init__(self) -> None:
         self.family, self.storage = self.tiles.family, self.tiles.storage
         self.values = self.tiles.values
+        self.values.taken = taken_rows(self.family.ops)
 
     @property
     def parts(self) -> list[tuple[str, int, str]]:
@@ -107,6 +108,14 @@ class GroupAttention:
     def _given(self, view: View) -> View:
         """New keys or values, of coded ones what is coded."""
         return coded_from(self.values, view) if self.coded else view
+
+    @property
+    def _rows(self) -> str:
+        """How many new rows there are: of a batch of tokens those up to the task's."""
+        own = self.shape.own
+        if not self.storage.owned or own is None:
+            return str(self.shape.new)
+        return self.values.spelled(own + 1)
 
     def compute(self, text: Text) -> None:
         """Write what the workers do: a task."""
@@ -251,7 +260,7 @@ class GroupAttention:
         caches. A warp codes a row."""
         shape, values = self.shape, self.values
         lanes, row = shape.lanes, Expr.var("row")
-        head = f"for (int row = mc::warp(); row < {shape.new}; row += WARPS) {{"
+        head = f"for (int row = mc::warp(); row < {self._rows}; row += WARPS) {{"
         with values.within(row=shape.new), text.within(head):
             for number, view in enumerate((shape.key, shape.value)):
                 with values.within(lane=lanes):
@@ -298,9 +307,16 @@ class GroupAttention:
             cached = self.storage.cached(cache, index, values.ranges)
             text.add(f"if ({there}) {cached} = lane;" if there else f"{cached} = lane;")
 
-        tile = shape.new, shape.lanes
-        statements.each(tile, partial(staged, shape.key, ""), meet=False)
-        statements.each(tile, partial(staged, shape.value, f"{count} + "))
+        for view, first in ((shape.key, ""), (shape.value, f"{count} + ")):
+            stage = partial(staged, view, first)
+            if not self.storage.owned:
+                statements.each((shape.new, shape.lanes), stage, meet=False)
+                continue
+            rows = f"{shape.lanes} * ({self._rows})"
+            head = f"for (int element = me; element < {rows}; element += WORKERS) {{"
+            with values.within(element=count), text.within(head):
+                stage(unflattened(Expr.var("element"), (shape.new, shape.lanes)))
+        text.add(SYNC)
         values.registers.clear()
 
     @property

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from meshc.analysis.cuda.blocks import WARPS
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
-from meshc.backends.cuda.tasks.values import Values, constant, extents
+from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.functions import FUNCTIONS
@@ -135,6 +135,7 @@ def _sink(family: Placed, values: Values) -> View | None:
         and op.kernel == "copy"
         and op.views()[1].buffer in values.reads
         and op.views()[0].indices
+        and op.views()[0].buffer not in taken_rows(family.ops)
     ]
     return copies[0].views()[1] if copies else None
 

@@ -142,7 +142,7 @@ class Product:
             text.add("int made = -1;  // whose columns are there")
         with self.family.each(text):
             if POSITION in names and self.storage.has_lengths:
-                text.add(f"const int {POSITION} = lengths[min(b, BATCH - 1)];")
+                text.add(self.storage.told("min(b, BATCH - 1)"))
             used = frozenset(self.family.op.dims) & names
             self.family.point(text, used)
             if own:

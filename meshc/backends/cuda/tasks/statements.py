@@ -107,7 +107,7 @@ class Statements:
             match op:
                 case tile.Compute():
                     self._compute(op)
-                case tile.For():
+                case tile.For() if not self._takes_rows(op):
                     (self.loop or self.rounds)(op, partial(self.add, op.regions[0].ops))
                 case task.Stream() if self.stream is not None:
                     self.stream(op)
@@ -216,9 +216,17 @@ class Statements:
 
     def written(self, op: Op) -> bool:
         """Whether ``op`` is a statement, a loop perhaps, with something that has no formula."""
+        if self._takes_rows(op):
+            return False
         if isinstance(op, tile.Compute):
             return not self._has_formula(op)
         return any(map(self.written, (one for region in op.regions for one in region.ops)))
+
+    def _takes_rows(self, op: Op) -> bool:
+        """Whether ``op`` is a loop that copies rows which are read where they are."""
+        inner = (one for region in op.regions for one in region.ops)
+        written = (one.views()[0].buffer for one in inner if isinstance(one, tile.Compute))
+        return any(value in self.values.taken for value in written)
 
     def _has_formula(self, op: tile.Compute) -> bool:
         """Whether who needs an element of what ``op`` writes computes it, or has it."""

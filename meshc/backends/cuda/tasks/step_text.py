@@ -13,6 +13,8 @@ from meshc.backends.cuda.gpu_shares import TRANSPORTS
 from meshc.backends.cuda.launches import OF_ALL, OF_EACH
 from meshc.backends.cuda.launches import RANK as RANK_NUMBER
 from meshc.backends.cuda.program import (
+    AHEAD_OF,
+    OWNERS,
     TASKS,
     Buffer,
     Kernel,
@@ -328,6 +330,8 @@ class StepText:
             most_ends=MOST_ENDS,
             has_lengths=storage.has_lengths,
             together=storage.together,
+            requests=storage.requests,
+            ahead_of=AHEAD_OF if storage.owned else "",
             nhd=storage.rows.nhd,
             scales_behind=storage.scales_behind and storage.codes_caches,
             brought="".join(texts_of(self.module, "cuda", "cuda-graph").values()),
@@ -402,6 +406,9 @@ class StepText:
         else:
             pages = storage.requests, storage.capacity_pages
             storage.buffers["pages"] = Buffer("i32", pages, "input")
+        if storage.owned and not storage.choices:
+            for name in (OWNERS, AHEAD_OF):
+                storage.buffers[name] = Buffer("i32", (storage.tokens,), "input")
         if storage.of_prompt:
             storage.buffers["count"] = Buffer("i32", (1,), "input")
         if self.grouped:

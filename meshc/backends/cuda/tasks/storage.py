@@ -11,18 +11,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import lcm, prod
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.tiles import tile_bytes
-from meshc.backends.cuda.program import Buffer, Gathered, Weight, numbered
+from meshc.backends.cuda.program import AHEAD_OF, OWNERS, Buffer, Gathered, Weight, numbered
 from meshc.backends.cuda.tasks.caches import RowOrder, side_by_side
 from meshc.backends.cuda.tasks.matrix_places import Cache, Matrix, Table, positions_of
 from meshc.backends.cuda.tasks.prompt_weights import Known, Place
 from meshc.backends.cuda.tasks.reserved import TAKEN, fresh, indices
 from meshc.backends.cuda.tasks.spelling import Ranges, flattened, spelled, unflattened
 from meshc.ir.affine import Expr
-from meshc.ir.batch import LENGTH, POSITION, batch_of, rows_of, tokens_of_request
+from meshc.ir.batch import (
+    AHEAD,
+    LENGTH,
+    OWNER,
+    POSITION,
+    most_of_request,
+    request_dim,
+    rows_of,
+)
 from meshc.ir.builder import Names
 from meshc.ir.coded_rows import SCALES_TOGETHER, row_bytes_with_scale
 from meshc.ir.module import Module, Port
@@ -169,7 +178,7 @@ class Storage:
         kind, dims = _kind(value), self.cache_dims(value)
         stacked = dims[0] in self._stacks
         layers = kind.shape[0] if stacked else 0
-        own = [d for d in dims[int(stacked) :] if d != "B"]
+        own = [d for d in dims[int(stacked) :] if d != self.request_dim]
         heads = kind.shape[-2] if len(own) == 3 else 1
         of_row = self.side_by_side.get(value, (value,))
         coded = self.coded(value)
@@ -245,18 +254,30 @@ class Storage:
     @property
     def requests(self) -> int:
         """Requests whose pages are known."""
-        return batch_of(self.module)
+        return self.module.dims.get(self.request_dim, 1)
+
+    @cached_property
+    def request_dim(self) -> str:
+        """The dim of caches that counts requests."""
+        return request_dim(self.source)
+
+    @property
+    def owned(self) -> bool:
+        """Whether the tokens are a batch, each of which a run tells the request of."""
+        return OWNER in self.module.scalars
 
     @property
     def together(self) -> int:
-        """Tokens of a request that a step reads."""
-        return tokens_of_request(self.module)
+        """Tokens of a request that a step reads at the most."""
+        return most_of_request(self.module)
 
     @property
     def scalars(self) -> dict[str, tuple[int, int]]:
         """What a run is told, and what it may be."""
         if self.choices:
             return {}
+        if self.owned:
+            return {name: self.module.scalars[name] for name in (POSITION, OWNER, AHEAD)}
         found = {POSITION: (0, self.capacity - self.together)}
         return found | ({LENGTH: (1, self.tokens)} if self.of_prompt else {})
 
@@ -269,7 +290,17 @@ class Storage:
     @property
     def has_lengths(self) -> bool:
         """Whether each token has a position of its own."""
-        return self.tokens > 1 and not self.of_prompt and not self.choices
+        several = self.tokens > 1 or self.owned
+        return several and not self.of_prompt and not self.choices
+
+    def told(self, row: str, attends: bool = False) -> str:
+        """The declaration of what a run tells of the token in a row, for tasks that may read its
+        caches."""
+        found = [f"{POSITION} = lengths[{row}]"]
+        if self.owned:
+            found += [f"{AHEAD} = {AHEAD_OF}[{row}]"]
+            found += [f"{OWNER} = {OWNERS}[{row}]"] if attends else []
+        return f"const int {', '.join(found)};"
 
     @property
     def capacity(self) -> int:
@@ -322,7 +353,7 @@ class Storage:
         """Layer, request, token, head and lane of an element of a cache."""
         at = list(index)
         layer = at.pop(0) if self.cache(value).layer else Expr.const(0)
-        request = at.pop(0) if "B" in self.cache_dims(value) else Expr.const(0)
+        request = at.pop(0) if self.request_dim in self.cache_dims(value) else Expr.const(0)
         token, *head, lane = at
         return layer, request, token, *(head or [Expr.const(0)]), lane
 

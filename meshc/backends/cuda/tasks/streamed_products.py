@@ -181,7 +181,7 @@ class StreamedProduct(_OfMemory):
                     f"const int b = {self._vector}, task = first + number;",
                 )
                 if POSITION in names and self.storage.has_lengths:
-                    text.add(f"const int {POSITION} = lengths[b];")
+                    text.add(self.storage.told("b"))
                 self._point(text, frozenset(self.family.op.dims) & names)
                 self._ahead(text, epilogue)
                 self._follow(text, epilogue)

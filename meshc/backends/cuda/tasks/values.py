@@ -18,7 +18,7 @@ from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType, DType
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Range, View
 from meshc.support.diagnostics import fail
 
 Index = tuple[Expr, ...]
@@ -69,7 +69,8 @@ class Values:
     """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
     values that lie in shared memory, ``registers`` those that a thread has an element of. A task
     that ``waits`` reads words with tags until their values are there. Of ``cached`` ones elements
-    are as a cache has them, whatever their type."""
+    are as a cache has them, whatever their type; of those that are ``taken`` row by row, they are
+    read where the rows are, and nobody asks for rows that are left out."""
 
     storage: Storage
     ops: Sequence[Op]
@@ -82,6 +83,7 @@ class Values:
     terms: dict[Value, int] = field(default_factory=dict)
     digests: dict[Value, str] = field(default_factory=dict)
     cached: frozenset[Value] = frozenset()
+    taken: Mapping[Value, View] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.reads: dict[Value, task.Need | task.Stream] = {}
@@ -113,6 +115,8 @@ class Values:
             return self.array_element(value, at)
         if value in self.tiles:
             return self._of_tile(self.tiles[value], *at)
+        if value in self.taken:
+            return self.element(self.taken[value], at)
         if value in self.reads:
             return self.storage.load(*self.source(value, at), self.ranges, self.waits)
         op = self.formula_of(value)
@@ -301,6 +305,26 @@ class Values:
                 parts.append(f"{op.kernel}{{{given}}}{place}:{';'.join(keys)}")
             self.digests[value] = sha256("|".join(parts).encode()).hexdigest()
         return self.digests[value]
+
+
+def taken_rows(ops: Sequence[Op]) -> dict[Value, View]:
+    """Values of which a loop copies each row, or those that there are, from another value, and the
+    rows of that one."""
+    found = {}
+    for loop in ops:
+        if not isinstance(loop, tile.For) or len(loop.regions[0].ops) != 1:
+            continue
+        (op,) = loop.regions[0].ops
+        if not isinstance(op, tile.Compute) or op.kernel != "copy":
+            continue
+        out, given = op.views()
+        var, count = Expr.var(loop.var), extents(View(out.buffer))[0]
+        own = out.indices == (Range(var, Expr.const(1)),) and loop.count == Expr.const(count)
+        row = given.indices[0] if given.indices else None
+        if own and isinstance(row, Range) and not (given.reshape or given.order):
+            rows = Range(row.start - var, Expr.const(count))
+            found[out.buffer] = View(given.buffer, (rows, *given.indices[1:]))
+    return found
 
 
 def _walk(op: Op) -> list[Op]:

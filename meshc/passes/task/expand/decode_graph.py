@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from meshc.ir.affine import Expr
 from meshc.ir.core import Block, Op, tensor_type
 from meshc.ir.functions import Function
 from meshc.ir.module import Module
-from meshc.ir.ops import graph, ranks, tile
+from meshc.ir.ops import batches, graph, ranks, tile
 from meshc.ir.types import TensorType
 from meshc.ir.values import Value
 from meshc.ir.views import Point
@@ -109,6 +109,9 @@ class GraphExpander:
                 self.env[op.result] = self.products.wait(op, known)
             case graph.Append():
                 self.env[op.result] = self._grown(op, *known)
+            case batches.TokenCaches():
+                (cache,) = known
+                self.env[op.result] = replace(cache, kind=tensor_type(op.result))
             case graph.Matmul():
                 self._product(op, known)
             case graph.ArgMax() | graph.Draw():
@@ -140,7 +143,7 @@ class GraphExpander:
     def _grown(self, op: graph.Append, cache: Known, new: Known) -> Known:
         """A cache with what this step appends."""
         kind = cache.kind
-        order = [d for d in ("B", op.dim) if d in kind.dims]
+        order = [d for d in (self.program.requests, op.dim) if d in kind.dims]
         if list(kind.dims[: len(order)]) != order or cache.weight is None:
             refuse(op, f"a cache of dims {', '.join(kind.dims)}")
         name, weight, stacked = op.result.name, cache.weight, cache.stacked

@@ -7,7 +7,8 @@ from dataclasses import replace
 from math import prod
 from typing import NoReturn
 
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import AHEAD
 from meshc.ir.core import Op
 from meshc.ir.functions import Function
 from meshc.ir.ops import graph
@@ -85,9 +86,12 @@ class Demand:
         if known.routed is not None and task.routed is None:
             fail("no-tasks", f"there are no tasks for %{known.name} of experts without rows")
         if known.stored is not None:
-            lanes = part.of(known.stored.buffer, known.stored.lead)
+            ragged = self.program.owned and part.many > 1
+            every = replace(part, token=None, many=1) if ragged else part
+            lanes = every.of(known.stored.buffer, known.stored.lead)
             kind = tasks.Need if known.stored.phase else tasks.Stream
-            return task.add(kind([lanes]), known.name)
+            given = task.add(kind([lanes]), known.name)
+            return self._of_request(task, given, part) if ragged else given
         if known.merged is not None:
             return self._merged(task, known, part)
         if known.weight is not None:
@@ -97,6 +101,20 @@ class Demand:
             fail("no-tasks", f"%{known.name} is needed before the task that gives it has ended")
         with task.origin.at(op):
             return self._computed(task, known, op, part)
+
+    def _of_request(self, task: OpenTask, every: Value, part: Part) -> Value:
+        """The rows of the task's request, up to its own token, out of ``every`` row; behind them
+        there is nothing."""
+        assert part.token is not None
+        rows = task.local(f"{every.name}_of_request", (part.many, part.count))
+        task.loop("t", constant(part.many))
+        number, first = Expr.var("t"), part.token
+        views = (region(one, span(at, 1)) for one, at in ((rows, number), (every, first + number)))
+        task.compute("copy", *views)
+        (copy,) = task.blocks[-1].ops
+        copy.when = Cond.le(number, Expr.var(AHEAD)) & Cond.ge(first + number, 0)
+        task.leave()
+        return rows
 
     def _computed(self, task: OpenTask, known: Known, op: Op, part: Part) -> Value:
         """What ``op`` gives, in the task that needs it."""

@@ -9,7 +9,7 @@ from math import prod
 
 from meshc.analysis.rotary_angles import rope_frequencies
 from meshc.ir.affine import Cond, Expr
-from meshc.ir.batch import LENGTH, POSITION, rows_of, tokens_of_request
+from meshc.ir.batch import AHEAD, LENGTH, OWNER, POSITION, most_of_request, request_dim, rows_of
 from meshc.ir.builder import Names
 from meshc.ir.core import Block, Op
 from meshc.ir.kernels import KERNELS
@@ -24,7 +24,7 @@ from meshc.support.spans import Span
 
 ROWS = ("B", "L")
 """Dims of the rows of a program: the requests of a step, and the tokens of each that it reads, one
-but for drafts; or the tokens of a prompt."""
+but for drafts; the tokens of a batch of these; or the tokens of a prompt."""
 
 
 def constant(value: int) -> Expr:
@@ -150,7 +150,9 @@ class TaskProgram:
         self.source, self.rows, self.parts, self.wide = source, rows, parts, wide
         self.of_prompt = LENGTH in source.scalars
         self.tokens = rows_of(source)
-        self.together = 1 if self.of_prompt else tokens_of_request(source)
+        self.owned = OWNER in source.scalars
+        self.requests = request_dim(source)
+        self.together = 1 if self.of_prompt else most_of_request(source)
         self.module = Module(
             source.name,
             "task",
@@ -165,6 +167,9 @@ class TaskProgram:
         self.ranks = 1 if source.ranks is None else source.ranks.count
         if source.ranks is not None:
             self.module.scalars[RANK] = (0, self.ranks - 1)
+        if self.owned:
+            self.module.scalars[POSITION] = (0, source.scalars[POSITION][1])
+            self.module.scalars[AHEAD] = (0, self.tokens - 1)
         self.module.programs = [Program(source.function.name, Block())]
         self.origin = Origin()
         self.names = Names()
@@ -243,24 +248,41 @@ class TaskProgram:
         first = Expr.var(POSITION)
         if self.of_prompt:
             return first + token
-        return first + token % self.together if self.together > 1 else first
+        return first + self.number(token) if self.together > 1 else first
+
+    def number(self, token: Expr) -> Expr:
+        """Which of the tokens that are read of its request a token is, of several. In a batch of
+        these it is a token of the request of the row ``b``."""
+        return token - self.first_of(Expr.var("b")) if self.owned else token % self.together
+
+    def first_of(self, token: Expr) -> Expr:
+        """The first of the tokens that are read of the request of a token, of several."""
+        if self.owned:
+            return token - Expr.var(AHEAD)
+        return token // self.together * self.together
 
     def request(self, token: Expr) -> Expr:
         """Which request a token is of."""
         if self.of_prompt:
             return constant(0)
+        if self.owned:
+            return Expr.var(OWNER)
         return token // self.together if self.together > 1 else token
 
     @property
     def each(self) -> tuple[str, ...]:
         """The scalars of which each token has its own."""
+        if self.owned:
+            return (POSITION, OWNER, AHEAD)
         return () if self.of_prompt else (POSITION,)
 
     def there(self, token: Expr) -> Cond | None:
         """Where a run has a token; None where it has each."""
+        room = Cond.lt(self.position(token), self.source.capacity)
+        if self.owned:
+            return room
         if not self.of_prompt:
             return None
-        room = Cond.lt(self.position(token), self.source.capacity)
         return Cond.lt(token, Expr.var(LENGTH)) & room
 
     def lanes(self, kind: TensorType) -> int:
@@ -355,6 +377,8 @@ class TaskProgram:
         value = self.buffer(name, (self.tokens, lanes), dtype, role)
         row = Expr.var("b")
         rows = {"B": self.request(row), "L": row if self.of_prompt else row % self.together}
+        if self.owned:
+            rows = {"B": row, "L": constant(0)}
         elements = rows | self._elements(dims, Expr.var("i"), None)
         element = tuple(elements[d] for d in kind.dims)
         direction = "in" if role == "in" else "out"

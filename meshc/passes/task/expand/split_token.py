@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from math import prod
 
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import AHEAD
 from meshc.ir.ops import graph, task
 from meshc.ir.values import Value
 from meshc.ir.views import Point, Range, View
@@ -65,7 +66,7 @@ class SplitToken(AttendingFamily):
         assert cache.grown is not None
         of = Part(constant(0), 0, self.token if self.new == 1 else None)
         if self.drafted:
-            of = Part(constant(0), 0, self.request * self.new, self.new)
+            of = Part(constant(0), 0, self.program.first_of(self.token), self.new)
         lanes = self.lanes_of_head(cache)
         new = self.lanes_of(cache.grown, self.key_head, lanes, of)
         value = self.task.local(f"{cache.name}_new", (self.new, lanes), cache.kind.dtype)
@@ -89,7 +90,7 @@ class SplitToken(AttendingFamily):
     @property
     def _own(self) -> Range:
         """The row of this task's token among those of its request."""
-        return span(self.token % self.new, 1)
+        return span(self.program.number(self.token), 1)
 
     def _owner(self) -> Cond | None:
         """Where this task has the new tokens; None where each has them."""
@@ -108,7 +109,8 @@ class SplitToken(AttendingFamily):
                 runs[cache.weight] = self._run(cache, first)
         folded = [runs[cache.weight] for cache in caches]
         self._fold(total, queries, folded, first, tokens, self.limit)
-        for cond in (self.in_window(first), self.program.there(self.token)):
+        there = self.program.there(self.token) if self.program.of_prompt else None
+        for cond in (self.in_window(first), there):
             self.guard(body.ops, cond)
         self.task.leave()
 
@@ -131,7 +133,10 @@ class SplitToken(AttendingFamily):
         at = self.first + number - first
         rows = (region(value, span(row, 1)) for value, row in ((seen, at), (new, number)))
         write.compute("copy", *rows)
-        self.guard(write.blocks[-1].ops[-1:], Cond.between(0, at, self.runs.tokens))
+        inside = Cond.between(0, at, self.runs.tokens)
+        if self.program.owned:
+            inside &= Cond.le(number, Expr.var(AHEAD))
+        self.guard(write.blocks[-1].ops[-1:], inside)
         write.leave()
         return seen
 
@@ -143,7 +148,9 @@ class SplitToken(AttendingFamily):
             self._fold(total, queries, own, self.position, 1, self.position + 1)
         else:
             self._fold(total, queries, fresh, self.first, self.new, self.first + self.new)
-        self.guard(self.task.blocks[-1].ops[before:], self._owner())
+        there = self.program.there(self.token) if self.program.owned else None
+        for cond in (self._owner(), there):
+            self.guard(self.task.blocks[-1].ops[before:], cond)
 
     def _fold(
         self,

@@ -75,7 +75,7 @@ class Runs:
         if param not in self.caches:
             kind = tensor_type(param)
             shape = list(kind.shape(self.program.source.dims))
-            tokens = int(known.stacked) + int("B" in kind.dims)
+            tokens = int(known.stacked) + int(self.program.requests in kind.dims)
             shape[tokens] = -(-shape[tokens] // self.tokens) * self.tokens
             if self.lanes > 1:
                 shape[-2:] = shape[-2] * self.lanes, shape[-1] // self.lanes

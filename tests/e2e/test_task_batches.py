@@ -1,0 +1,216 @@
+"""Batches of tokens of any requests: whatever is read beside it, and wherever its text is cut, a
+token has the logits, to the bit, that it has in a step that reads it alone."""
+
+# Lines of kernels are as long as they are.
+# ruff: noqa: E501
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from task_steps import Step, step_of
+from test_task_drafts import NO_TOKEN, Steps
+
+from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
+from meshc.backends.cuda.tasks import streamed_products
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+DATA = Path(__file__).parents[1] / "data"
+TOKENS, REQUESTS = 8, 3
+"""Of a batch, and those whose tokens it may have; one more is nobody."""
+POSITIONS, NEW = (0, 13, 30), (7, 6, 5)
+"""Of each request what is cached, and what is read: tokens of the next pages and runs as well."""
+
+
+class Batches(Steps):
+    """A program of batches of tokens on the executor; see :class:`Steps`."""
+
+    def logits(self, tokens, positions):
+        """Those behind ``tokens`` of each request, of which the first stands at a position."""
+        count = self.program.tokens
+        read = [*tokens, [NO_TOKEN] * (count - sum(map(len, tokens)))]
+        owners = np.repeat(np.arange(len(read)), [*map(len, read)])
+        ahead = np.concatenate([np.arange(len(own)) for own in read])
+        places = np.array([*positions, 0])[owners] + ahead
+        given = {
+            "tokens": np.concatenate(read), "cached": places, "owners": owners, "ahead_of": ahead,
+        }  # fmt: skip
+        for name, array in given.items():
+            self.machine.write(name, array.astype(np.int32))
+        self.machine.run(self.program.launches())
+        found, at = self.machine.read("logits"), np.cumsum([0, *map(len, tokens)])
+        return [
+            found[first : first + len(own)].copy() for first, own in zip(at, tokens, strict=False)
+        ]
+
+
+class Case:
+    """A model, and what its tokens have that are read one by one, in a program of as many requests
+    as batches have tokens, or ``alone`` in such batches."""
+
+    def __init__(self, model, size=TOKENS, alone=False, **how):
+        self.model, self.positions = DATA / model, (*POSITIONS, 0)
+        how = {"capacity": 48, "tokens": 16, "meet": "tags"} | how
+        self.step = step_of(self.model, batch=size, requests=REQUESTS + 1, **how)
+        vocabulary = self.step.program.vocabulary
+        random = np.random.default_rng(5)
+        self.texts = [random.integers(0, vocabulary, count).tolist() for count in NEW]
+        if alone:
+            self.read = self.run([[1 if r == n else 0 for r in range(3)] for n in range(3)] * 7)
+        else:
+            plain = Steps(self.model, self._plain(size), step_of(self.model, batch=size, **how))
+            self.read = self._one_by_one(plain, size)
+
+    def _plain(self, size):
+        return (*self.positions, *[0] * (size - len(self.positions)))
+
+    def _one_by_one(self, steps, size):
+        """Logits and what is cached of a program each of whose requests reads a token at a time."""
+        found = [[] for _ in NEW]
+        for number in range(max(NEW)):
+            given = [own[number : number + 1] for own in self.texts]
+            given += [[]] * (size - len(given))
+            done = [min(number, count) for count in NEW] + [0] * (size - len(NEW))
+            places = [p + n for p, n in zip(self._plain(size), done, strict=True)]
+            for request, logits in enumerate(steps.logits(given, places)[: len(NEW)]):
+                found[request] += [*logits]
+        return found, self._rows(steps)
+
+    def _rows(self, steps):
+        where = [(r, POSITIONS[r] + n) for r, count in enumerate(NEW) for n in range(count)]
+        return [rows[row].copy() for name in steps.states for row, rows in
+                (steps.row(steps.machine.read(name), *place) for place in where)]  # fmt: skip
+
+    def run(self, plan, step=None, mode=FIRST, toolchain=QUICK):
+        """The same, of launches each of which has as many tokens of each request as ``plan`` says,
+        if there are so many left."""
+        steps = Batches(self.model, self.positions, step or self.step, mode, toolchain)
+        done, found = [0] * len(NEW), [[] for _ in NEW]
+        for counts in plan:
+            given = [own[at : at + n] for own, at, n in zip(self.texts, done, counts, strict=True)]
+            places = [p + at for p, at in zip(self.positions, done, strict=False)]
+            for request, logits in enumerate(steps.logits(given, places)):
+                found[request] += [*logits]
+                done[request] += len(given[request])
+        assert done == [*NEW]
+        assert steps.machine.read("met").tolist() == [0]
+        return found, self._rows(steps)
+
+    def check(self, plan, step=None, mode=FIRST, toolchain=QUICK):
+        """Batches by ``plan`` give and keep the same."""
+        (logits, rows), (wanted, kept) = self.run(plan, step, mode, toolchain), self.read
+        for one, other in zip(logits, wanted, strict=True):
+            assert np.array_equal(one, other)
+        assert all(map(np.array_equal, rows, kept))
+
+
+PLANS = [
+    [(5, 1, 2), (2, 5, 1), (0, 0, 2)],
+    [(1, 1, 1), (0, 4, 1), (6, 1, 1), (0, 0, 2)],
+    [(7, 0, 0), (0, 6, 0), (0, 0, 5)],
+]
+"""Parts of prompts beside single tokens, and prompts alone."""
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return Case("tiny_cuda/llama-4h2")
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=[pytest.mark.slow] * (plan is not PLANS[0])) for plan in PLANS],
+    ids=["mixed", "other", "alone"],
+)
+def test_batches_change_no_bit(llama, plan):
+    llama.check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "how"),
+    [
+        ("tiny_cuda/qwen2-2h1-bf16", {"dtype": "bf16", "page": 1}),
+        ("tiny_cuda/llama-4h2", {"page": 64, "tokens": 48}),
+        ("tiny_cuda/llama-4h2", {"merge": True, "meet": "counter", "tokens": 32}),
+        ("tiny_cuda/deepseek-4h", {"alone": True}),
+        ("tiny_families/gemma2-6h2-window", {}),
+        ("tiny_families/gemma3-6h2-window", {}),
+        ("tiny_families/cohere-6h2", {}),
+        ("tiny_families/phi3-4h2-parts", {}),
+        ("tiny_gpt_oss/gpt-oss-5x2-yarn", {}),
+        ("tiny_experts/mixtral-5x2", {}),
+        ("tiny_experts/qwen3-moe-7x3", {"page": 64}),
+        ("tiny_latent_experts/deepseek-v2-8x3", {"alone": True}),
+        ("tiny_scaled/granite-6h2-biased", {}),
+        ("tiny_cuda/llama-4h2", {"coded": True}),
+        ("tiny_families/gemma2-6h2-window", {"coded": True, "page": 64}),
+    ],
+)
+def test_families_read_batches(model, how):
+    case = Case(model, **how)
+    for plan in PLANS:
+        case.check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [18, 32, 64])
+@pytest.mark.parametrize("copied", [True, False])
+def test_large_batches_have_left_sides_in_memory(size, copied, monkeypatch):
+    """Whether blocks copy these or have no room for that."""
+    if not copied:
+        monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: False)
+    how = {"columns": True, "merge": True, "meet": "counter"}
+    case = Case("tiny_cuda/llama-4h2", size, True, **how)
+    for plan in ([(7, 6, 5)], PLANS[0], PLANS[1]):
+        case.check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("toolchain", [QUICK, WATCHED], ids=["quick", "watched"])
+def test_all_schedules_of_a_gpu_give_the_same_bits(llama, toolchain):
+    chosen = [Mode("random", True, 5), Mode("random", False, 6)]
+    for mode in chosen if toolchain is WATCHED else modes():
+        llama.check(PLANS[0], None, mode, toolchain)
+
+
+STEP = "step.cu"
+EDITS = {
+    "each has its own position": (STEP, "cached[me] - ahead_of[me]", "cached[me]"),
+    "pages of another request": (STEP, "from(pages + 3 * owner", "from(pages + 3 * (owner / 2)"),
+    "a row is read too few": (STEP, "element < 64 * (ahead + 1)", "element < 64 * ahead"),
+    "rows of the tokens behind": (STEP, "(element / 64) - 128 * ahead)", "(element / 64))"),
+    "keys are kept at the first": (STEP, "3 * owner, ahead + pos, g", "3 * owner, pos, g"),
+    "keys are kept elsewhere": (STEP, "lane(pages + 3 * owner", "lane(pages + 3 * (owner / 2)"),
+    "every row is kept": (STEP, "element / 64 >= ahead && ", ""),
+    "all are turned as the first": (STEP, "(min(ahead + pos, 47)) * 32", "(min(pos, 47)) * 32"),
+    "tiles of new tokens are left out": (STEP, "const int tiles = (ahead + pos", "const int tiles = (pos"),
+    "new tokens are masked": (STEP, "ahead + pos, 0, ahead + pos, mc", "pos, 0, pos, mc"),
+    "a token sees itself twice": (STEP, "ahead + pos, 0, ahead + pos, mc", "ahead + pos + 1, 0, ahead + pos + 1, mc"),
+    "the key of the first": (STEP, "fresh + (ahead) * 64", "fresh"),
+    "new rows begin one too late": (STEP, "fresh + 512, pos}", "fresh + 512, pos + 1}"),
+    "every split has the new token": (STEP, "s == (ahead + pos) / 16 % 3 && mc", "mc"),
+    "tiles of no cached token have less than none": (STEP, "max(min(16, pos - begin), 0)", "min(16, pos - begin)"),
+}  # fmt: skip
+"""Edits of what is emitted, each of which makes it wrong: the file, what is there in one place or
+more, and what is put there."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name == "a row is read too few" else pytest.param(name, marks=pytest.mark.slow)
+        for name in EDITS
+    ],
+)
+def test_edits_are_noticed(llama, name):
+    file, old, new = EDITS[name]
+    texts = dict(llama.step.texts)
+    assert old in texts[file]
+    texts[file] = texts[file].replace(old, new)
+    with pytest.raises((AssertionError, MeshcError)):
+        llama.check(PLANS[0], Step(llama.step.program, texts))
+        llama.check(PLANS[1], replace(llama.step, texts=texts), Mode("random", True, 3))
