@@ -76,13 +76,14 @@ def test_a_program_chooses_what_the_host_does(mixing, monkeypatch):
 @pytest.mark.parametrize(
     ("model", "tokens", "how"),
     [
-        ("tiny_experts/mixtral-5x2", 24, {}),
+        ("tiny_experts/mixtral-5x2", 16, {}),
         ("tiny_experts/qwen3-moe-7x3", 9, {"page": 1}),
-        ("tiny_gpt_oss/gpt-oss-5x2-yarn", 20, {"page": 64}),
+        ("tiny_gpt_oss/gpt-oss-5x2-yarn", 12, {"page": 64}),
         ("tiny_latent_experts/deepseek-v2-8x3", 8, {}),
         ("tiny_families/gemma2-6h2-window", 33, {"kv_dtype": "fp8_e4m3"}),
         ("tiny_families/gpt2-5h-tied", 11, {"seq": 24}),
-        ("tiny_scaled/granite-6h2-biased", 40, {"kv_layout": "nhd"}),
+        ("tiny_scaled/granite-6h2-biased", 40, {}),
+        ("tiny_cuda/llama-4h2", 19, {"kv_layout": "nhd"}),
         ("tiny_families/phi3-5h1-window", 64, {}),
     ],
 )

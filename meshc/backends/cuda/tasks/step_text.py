@@ -156,7 +156,8 @@ class StepText:
             words = (
                 f"{count} {what}, and a thread has an element of one of {MOST_VECTORS} at the most"
             )
-            fail("cuda-shape", f"a step has {words}")
+            more = f"--batch-tokens {MOST_VECTORS}, or fewer" if self.storage.owned else None
+            fail("cuda-shape", f"a step has {words}", help=more)
 
     def _leave(self) -> None:
         """The last block keeps what the next run must know of this one."""
