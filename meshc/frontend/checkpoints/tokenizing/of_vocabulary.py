@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import json
 
+from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.cuts import CUTS, Cut
 from meshc.frontend.checkpoints.gguf.known_tokens import (
+    CUTS_OF_MASKS,
+    MASK,
     TYPE_CONTROL,
     TYPE_NORMAL,
     TYPE_UNKNOWN,
@@ -30,7 +33,7 @@ def json_of_vocabulary(vocabulary: GgufVocabulary, label: str) -> str:
     if vocabulary.kind == "gpt2":
         form = _byte_level(vocabulary, _cut(vocabulary.pre, label))
     else:
-        form = _sentencepiece(vocabulary)
+        form = _sentencepiece(vocabulary, label)
     return json.dumps({"version": "1.0", **form, "added_tokens": _added_tokens(vocabulary)})
 
 
@@ -68,7 +71,7 @@ def _cut(pre: str, label: str) -> Cut:
     )
 
 
-def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
+def _sentencepiece(vocabulary: GgufVocabulary, label: str) -> Json:
     unknown = vocabulary.unknown_id
     prefix = [{"type": "Prepend", "prepend": _SPACE}] if vocabulary.add_space_prefix else []
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
@@ -82,7 +85,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
             "decoders": [*decoders, *(strip if vocabulary.add_space_prefix else [])],
         },
         "model": {
-            **_bpe(vocabulary, merges_from_scores(vocabulary)),
+            **_bpe(vocabulary, _merges(vocabulary, label)),
             "unk_token": None if unknown is None else vocabulary.tokens[unknown],
             "fuse_unk": True,
             "byte_fallback": True,
@@ -90,18 +93,36 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
     }
 
 
+def _merges(vocabulary: GgufVocabulary, label: str) -> list[tuple[str, str]]:
+    """The merges by scores, of which no two ordinary pieces may have the same: llama.cpp joins the
+    first one in a text then, and here one always stands before the other."""
+    found = merges_from_scores(vocabulary)
+    joined = {left + right for left, right in found}
+    scores: dict[float, str] = {}
+    facts = zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
+    for token, kind, score in facts:
+        if kind == TYPE_NORMAL and token in joined and scores.setdefault(score, token) != token:
+            fail(
+                "tokenizer-unsupported",
+                f"'{label}' gives the pieces {brief(scores[score])} and {brief(token)} the same "
+                "score, so that which one is joined first goes by their places in a text",
+                help="give the prompt as token ids, or convert the model from its tokenizer.model",
+            )
+    return found
+
+
 def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """The merges of a sentencepiece BPE vocabulary, best first.
 
-    sentencepiece joins the neighbours whose union has the highest score. So every way to cut a
-    piece into two pieces is a merge, ranked by the piece's score.
+    sentencepiece joins the neighbours whose union has the highest score, and llama.cpp those whose
+    union is a token of any type. So every way to cut a piece into two pieces is a merge, ranked by
+    the piece's score.
     """
     pieces = {
         token: (score, number)
-        for number, (token, kind, score) in enumerate(
-            zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
+        for number, (token, score) in enumerate(
+            zip(vocabulary.tokens, vocabulary.scores, strict=True)
         )
-        if kind == TYPE_NORMAL
     }
     ranked = []
     for piece, (score, _) in pieces.items():
@@ -122,7 +143,7 @@ def _added_tokens(vocabulary: GgufVocabulary) -> list[Json]:
             "id": number,
             "content": token,
             "single_word": False,
-            "lstrip": False,
+            "lstrip": token == MASK and vocabulary.pre in CUTS_OF_MASKS,
             "rstrip": number in vocabulary.swallowing,
             "normalized": False,
             "special": kind != TYPE_USER,
