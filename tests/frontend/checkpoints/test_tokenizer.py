@@ -64,9 +64,9 @@ def _words(tokenizer: Tokenizer, text: str) -> list[str]:
 )
 def test_how_digits_are_cut(tmp_path: Path, pre: str, pieces: list[str]) -> None:
     merges = [*MERGES, ("Ġt", "abc")]
-    tokenizer = _load(tmp_path, bpe_pairs(MERGES, pre, []))
+    tokenizer = _load(tmp_path, bpe_pairs(MERGES, pre, [], **NO_BOS))
     assert _words(tokenizer, "1234 tabc") == pieces
-    longer = _load(tmp_path, bpe_pairs(merges, pre, []))
+    longer = _load(tmp_path, bpe_pairs(merges, pre, [], **NO_BOS))
     assert _words(longer, "1234 tabc") == [*pieces[:-2], " tabc"]
 
 
@@ -237,6 +237,7 @@ def _changed(**changes: Any) -> list[tuple[str, str, Any]]:
         ("tokenizer-unsupported", _changed(pre=("str", "no-cut-of-words"))),
         ("tokenizer-unsupported", _changed(add_eos_token=("bool", True))),
         ("tokenizer-unsupported", _spm_pairs([*SPM_PIECES, ("ther\u2581", -5.0, NORMAL)])),
+        ("tokenizer-unsupported", _spm_pairs([*SPM_PIECES, ("\u2581x", -0.5, NORMAL)])),
         ("tokenizer-invalid", _changed(pre=("str", "llama-bpe"))),
         ("tokenizer-invalid", _changed(pre=("u32", 3))),
         ("tokenizer-invalid", _changed(tokens=None)),

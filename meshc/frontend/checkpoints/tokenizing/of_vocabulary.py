@@ -6,6 +6,7 @@ Texts are taken as llama.cpp takes them, which normalizes none of byte-level BPE
 from __future__ import annotations
 
 import json
+from typing import NoReturn
 
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.cuts import CUTS, Cut
@@ -94,21 +95,33 @@ def _sentencepiece(vocabulary: GgufVocabulary, label: str) -> Json:
 
 
 def _merges(vocabulary: GgufVocabulary, label: str) -> list[tuple[str, str]]:
-    """The merges by scores, of which no two ordinary pieces may have the same: llama.cpp joins the
-    first one in a text then, and here one always stands before the other."""
+    """The merges by scores. Refuses what they cannot say: ordinary pieces of the same score, of
+    which llama.cpp joins the first one in a text, and pieces that it joins of a character that is
+    none. Errors: ``tokenizer-unsupported``."""
     found = merges_from_scores(vocabulary)
-    joined = {left + right for left, right in found}
+    joined, pieces = {left + right for left, right in found}, frozenset(vocabulary.tokens)
     scores: dict[float, str] = {}
     facts = zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
     for token, kind, score in facts:
         if kind == TYPE_NORMAL and token in joined and scores.setdefault(score, token) != token:
-            fail(
-                "tokenizer-unsupported",
-                f"'{label}' gives the pieces {brief(scores[score])} and {brief(token)} the same "
-                "score, so that which one is joined first goes by their places in a text",
-                help="give the prompt as token ids, or convert the model from its tokenizer.model",
-            )
+            _unsupported(label, f"the pieces {brief(scores[score])} and {brief(token)} one score")
+        ends = (token[:1], token[1:]), (token[-1:], token[:-1])
+        # Texts have no spaces by then.
+        if (
+            len(token) > 1
+            and " " not in token
+            and any(one not in pieces and (len(rest) == 1 or rest in pieces) for one, rest in ends)
+        ):
+            _unsupported(label, f"{brief(token)} a score, and not each of its characters")
     return found
+
+
+def _unsupported(label: str, what: str) -> NoReturn:
+    fail(
+        "tokenizer-unsupported",
+        f"'{label}' gives {what}: how it cuts a text is no list of pairs in an order",
+        help="give the prompt as token ids, or convert the model from its tokenizer.model",
+    )
 
 
 def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
