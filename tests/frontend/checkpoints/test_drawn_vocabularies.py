@@ -64,7 +64,7 @@ def of_scores(chance: random.Random, facts: dict[str, Any]) -> Pairs:
     parts = {f"▁{w}"[i:j] for w in WORDS for i in range(len(w)) for j in range(i + 1, len(w) + 2)}
     parts |= {*"".join(WORDS)}
     kept = [part for part in sorted(parts) if len(part) == 1 or chance.random() < 0.6]
-    kinds = (NORMAL,) * 20 + (UNUSED, USER)
+    kinds = (NORMAL,) * 20 + (UNUSED,)
     rows += [(part, chance.choice(kinds)) for part in kept if part not in FURTHER]
     rows += [(text, chance.choice((CONTROL, USER, NORMAL))) for text in sample(chance)]
     facts = {
