@@ -183,7 +183,8 @@ def test_settings_that_change_nothing_are_passed_over(letters):
         "model": "books", "prompt": [1], "max_tokens": 2, "temperature": 0, "store": True,
         "metadata": {"a": "b"}, "parallel_tool_calls": True, "service_tier": "auto", "user": "u",
         "safety_identifier": "s", "repetition_penalty": 1.0, "min_tokens": 0, "top_k": -1,
-        "skip_special_tokens": True, "best_of": 1,
+        "skip_special_tokens": True, "best_of": 1, "prediction": {"type": "content"},
+        "guided_json": None, "logit_bias": {}, "suffix": None, "typical_p": 1,
     }  # fmt: skip
     status, body = letters.ask("POST", "/v1/completions", json.dumps(asked))
     assert status == 200
@@ -196,6 +197,7 @@ def test_settings_that_change_nothing_are_passed_over(letters):
         ({"model": "other"}, 404, "model", "model_not_found"),
         ({"colour": 1}, 400, "colour", "unknown_parameter"),
         ({"presence_penalty": 1}, 400, "presence_penalty", "unsupported_value"),
+        ({"guided_json": {"type": "object"}}, 400, "guided_json", "unsupported_value"),
         ({"temperature": 3}, 400, "temperature", None),
     ],
 )

@@ -82,6 +82,8 @@ BASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "gpt2": ("gpt2", byte_level(False), {"tokenizer_class": "GPT2Tokenizer", **NAMED}),
     "qwen2": ("qwen2", byte_level(False), {"tokenizer_class": "Qwen2Tokenizer", **NAMED}),
     "neox": ("gpt_neox", byte_level(False), {"tokenizer_class": "GPTNeoXTokenizer", **NAMED}),
+    "cohere": ("cohere", byte_level(False), {"tokenizer_class": "CohereTokenizer", **NAMED}),
+    "named": ("llama", byte_level(False), {"tokenizer_class": "GPT2Tokenizer", **NAMED}),
     "llama": ("llama", spaced("▁"), {"tokenizer_class": "LlamaTokenizer", **NAMED}),
     "spaced": ("mistral", spaced("▁"), {"tokenizer_class": "LlamaTokenizerFast", **NAMED}),
     "gemma": ("gemma2", spaced(""), {"tokenizer_class": "GemmaTokenizer", **NAMED}),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,8 +17,12 @@ from meshc.frontend.checkpoints.tokenizing.declared_tokens import (
     read_declared,
     read_tokenizer_config,
 )
-from meshc.frontend.checkpoints.tokenizing.of_class import USUAL as OF_CLASSES
-from meshc.frontend.checkpoints.tokenizing.of_class import as_its_class, parsed
+from meshc.frontend.checkpoints.tokenizing.of_class import (
+    as_its_class,
+    class_of_json,
+    parsed,
+    tokens_of_class,
+)
 from meshc.frontend.checkpoints.tokenizing.of_files import (
     MERGES,
     USUAL,
@@ -37,8 +40,10 @@ from meshc.frontend.checkpoints.tokenizing.of_vocabulary import json_of_vocabula
 from meshc.frontend.checkpoints.tokenizing.process import Opening, TokenizerProcess
 from meshc.support.diagnostics import fail
 
-_PREFIX_SPACE = ("GPT2Tokenizer", "Qwen2Tokenizer", "GPTNeoXTokenizer", "CohereTokenizer")
-"""Classes of transformers that make their own pre-tokenizer of the ``tokenizer_config.json``."""
+_SPACES = (
+    "clean_up_tokenization_spaces",
+    "clean_up_tokenization_spaces_for_bpe_even_though_it_will_corrupt_output",
+)
 TOKENIZER_LIMIT_BYTES = 64 << 20
 _MOST_BEYOND = 256
 """Tokens may be added to a tokenizer alone, and then no prompt can use them; one with more than so
@@ -251,31 +256,27 @@ def _from_json(file: Path) -> Opening:
             help="get the file again",
         )
     found, config = read_declared(file.parent), read_tokenizer_config(file.parent)
-    own = as_its_class(text, file, config)
-    if own is None:
-        _check_prefix_space(file, text, config)
-    declared, named = tuple(found.by_id.items()), list(found.named.values())
-    if own is not None:
-        name = str(config["tokenizer_class"]).removesuffix("Fast")
-        absent = {n: t for n, t in OF_CLASSES.get(name, {}).items() if n not in config}
-        named += [{"content": token, "special": True} for token in absent.values()]
-    return Opening(own or text, declared, named, found.further, found.own_first)
+    name = class_of_json(text, file, config)
+    named, last = found.named, list[Mapping[str, object]]()
+    if name is not None:
+        text = as_its_class(text, file, name, config)
+        named, last = tokens_of_class(name, config, found)
+    _check_spaces(file, text, config)
+    tokens = tuple(found.by_id.items()), tuple(named.values()), found.further
+    return Opening(text, *tokens, found.own_first, last)
 
 
-def _check_prefix_space(file: Path, text: str, config: Mapping[str, object]) -> None:
-    """Fail with ``tokenizer-unsupported`` where a ``config`` beside the tokenizer ``text`` says
-    otherwise whether a space stands before a text, and names a class that obeys it."""
-    wanted, name = config.get("add_prefix_space"), config.get("tokenizer_class")
-    own = isinstance(name, str) and name.removesuffix("Fast") in _PREFIX_SPACE
-    steps = json.dumps((parsed(text) or {}).get("pre_tokenizer"))
-    if not own or not isinstance(wanted, bool) or '"ByteLevel"' not in steps:
-        return
-    if wanted != ('"add_prefix_space": true' in steps):
+def _check_spaces(file: Path, text: str, config: Mapping[str, object]) -> None:
+    """Fail with ``tokenizer-unsupported`` where transformers takes spaces out of texts that the
+    tokenizer ``text`` has put together."""
+    asked = [key for key in _SPACES if config.get(key)]
+    model = (parsed(text) or {}).get("model")
+    pairs = isinstance(model, dict) and model.get("type", "BPE") == "BPE"
+    if asked and (not pairs or asked != list(_SPACES[:1])):
         fail(
             "tokenizer-unsupported",
-            f"the files beside '{file}' say 'add_prefix_space' {str(wanted).lower()}, and it says "
-            "otherwise",
-            help="let both say the same, or give the prompt as token ids",
+            f"the files beside '{file}' ask for '{asked[-1]}', which takes spaces out of texts",
+            help="set it to false",
         )
 
 

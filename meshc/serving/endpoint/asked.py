@@ -62,7 +62,14 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1,),
     "length_penalty": (1,),
     "logit_bias": ({},),
+    **dict.fromkeys(("repeat_penalty", "typical_p"), (1,)),
+    "mirostat": (0,),
+    "bad_words": ([],),
     "min_tokens": (0,),
+    **dict.fromkeys(("guided_json", "guided_regex", "guided_choice", "guided_grammar"), ()),
+    **dict.fromkeys(("structured_outputs", "allowed_token_ids", "logits_processors"), ()),
+    "return_tokens_as_token_ids": (False,),
+    "return_token_ids": (False, True),
     "use_beam_search": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
@@ -78,6 +85,12 @@ _NEUTRAL_OF_A_CHAT: dict[str, tuple[Any, ...]] = _NEUTRAL | {
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
+    "verbosity": ("medium",),
+    **dict.fromkeys(("reasoning_effort", "audio", "web_search_options", "chat_template"), ()),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "echo": (False,),
+    "best_of": (1,),
     "add_generation_prompt": (True,),
     "add_special_tokens": (False,),
     "continue_final_message": (False,),
@@ -88,10 +101,11 @@ _NEUTRAL_OF_A_STREAM = {
 }
 _INERT = {
     *("user", "safety_identifier", "prompt_cache_key", "store", "metadata", "service_tier"),
-    *("parallel_tool_calls", "request_id", "priority"),
+    *("parallel_tool_calls", "request_id", "priority", "prompt_cache_retention", "cache_prompt"),
+    "prediction",
 }
-"""What changes no answer here: whose request it is, what a provider keeps of it, and how calls of
-tools, of which there are none, come."""
+"""What changes no answer here: whose request it is, what a provider keeps of it, how calls of
+tools, of which there are none, come, and what the answer is likely to be."""
 
 _COMMON = {
     *("model", "max_tokens", "n", "stop", "stop_token_ids", "ignore_eos", "seed"),

@@ -112,3 +112,20 @@ def answer(file: Path, prompt: Sequence[int], count: int) -> Answer | None:
     llama_cpp.llama_free(context)
     llama_cpp.llama_model_free(model)
     return Answer(tokens, np.array(rows))
+
+
+def tokenised(file: Path, texts: Sequence[str]) -> list[list[int]] | None:
+    """The ids of ``texts`` by the vocabulary in ``file``, control tokens found in them; None for a
+    file that llama.cpp does not load."""
+    how = llama_cpp.llama_model_default_params()
+    how.vocab_only = True
+    model = llama_cpp.llama_model_load_from_file(str(file).encode(), how)
+    if not model:
+        return None
+    vocab, found = llama_cpp.llama_model_get_vocab(model), []
+    for text in map(str.encode, texts):
+        ids = (llama_cpp.llama_token * (2 * len(text) + 2))()
+        count = llama_cpp.llama_tokenize(vocab, text, len(text), ids, len(ids), True, True)
+        found.append([*ids[:count]])
+    llama_cpp.llama_model_free(model)
+    return found

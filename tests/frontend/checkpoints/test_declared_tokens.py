@@ -71,19 +71,67 @@ def test_a_token_that_only_other_files_have(files: dict[str, Any], tmp_path: Pat
     assert tokenizer.control_text(SIZE) == ("<t>" if special else "")
 
 
-BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+@pytest.mark.parametrize(
+    ("kind", "name", "cut"),
+    [
+        ("llama", "PreTrainedTokenizerFast", ["ab", "c"]),
+        ("llama", "GPT2Tokenizer", ["a", "bc"]),
+        ("starcoder2", "GPT2TokenizerFast", ["a", "bc"]),
+        ("granite", "GPT2Tokenizer", ["ab", "c"]),
+        ("cohere", None, ["a", "bc"]),
+        ("llama", "NobodysTokenizer", ["ab", "c"]),
+    ],
+)
+def test_steps_of_a_class_stand_before_those_of_the_file(
+    kind: str, name: str | None, cut: list[str], tmp_path: Path
+) -> None:
+    """Which class transformers takes goes by the type of the model and by the name in its files."""
+    split = {"type": "Split", "pattern": {"String": "ab"}, "behavior": "Isolated", "invert": False}
+    model = {
+        "type": "BPE", "vocab": {**LETTERS, "bc": SIZE, "ab": SIZE + 1},
+        "merges": [["b", "c"], ["a", "b"]],
+    }  # fmt: skip
+    files = {"config.json": {"model_type": kind}, CONFIG: {"tokenizer_class": name}}
+    tokenizer = loaded(tmp_path, files, model=model, pre_tokenizer=split)
+    known = {number: letters for letters, number in model["vocab"].items()}
+    assert [known[number] for number in tokenizer.encode("abc")] == cut
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({CONFIG: {"tokenizer_class": "T5TokenizerFast"}}, '"T5TokenizerFast", which cuts'),
+        ({"config.json": {"tokenizer_class": "BertTokenizer"}}, '"BertTokenizer", which cuts'),
+        ({CONFIG: {"clean_up_tokenization_spaces": True}}, "takes spaces out of texts"),
+        ({CONFIG: {"tokenizer_class": "LlamaTokenizer"}}, "LlamaTokenizer, and has no byte pair"),
+    ],
+)
+def test_what_code_of_its_own_would_do_is_refused(
+    files: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    model = {"type": "WordLevel", "vocab": LETTERS, "unk_token": "a"}
+    (found,) = diagnosed("tokenizer-unsupported", lambda: loaded(tmp_path, files, model=model))
+    assert words in found.message
 
 
 @pytest.mark.parametrize("name", ["GPT2Tokenizer", "Qwen2TokenizerFast"])
-@pytest.mark.parametrize("steps", [BYTES, {"type": "Sequence", "pretokenizers": [BYTES]}])
-def test_a_space_before_a_text_that_one_file_alone_asks_for(
-    name: str, steps: dict[str, Any], tmp_path: Path
-) -> None:
-    """These classes of transformers obey the config, whatever the tokenizer says."""
-    asks = {CONFIG: {"tokenizer_class": name, "add_prefix_space": True}}
-    diagnosed("tokenizer-unsupported", lambda: loaded(tmp_path / "a", asks, pre_tokenizer=steps))
-    asks[CONFIG]["add_prefix_space"] = False
-    assert spelled(loaded(tmp_path / "b", asks, pre_tokenizer=steps), "ab") == ["a", "b"]
+def test_a_space_before_a_text_goes_by_the_class(name: str, tmp_path: Path) -> None:
+    words = {**LETTERS, "\u0120": SIZE}
+    model = {"type": "BPE", "vocab": words, "merges": []}
+    for wanted in (True, False):
+        asks = {CONFIG: {"tokenizer_class": name, "add_prefix_space": wanted}}
+        tokenizer = loaded(tmp_path / str(wanted), asks, model=model)
+        assert tokenizer.encode("a") == [SIZE] * wanted + [0]
+
+
+def test_a_class_gives_its_special_tokens_flags_of_its_own(tmp_path: Path) -> None:
+    """Qwen2Tokenizer adds its named tokens once more, without any."""
+    own = [token("<t>", rstrip=True, special=True)]
+    model = {"type": "BPE", "vocab": {**LETTERS, "\u0120": SIZE}, "merges": []}
+    for name, space in (("Qwen2Tokenizer", [SIZE]), ("GPT2Tokenizer", [])):
+        files = {CONFIG: {"tokenizer_class": name, "eos_token": "<t>"}}
+        found = loaded(tmp_path / name, files, own, model=model).encode("<t> a")
+        assert found == [SIZE + 1, *space, 0]
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,8 @@ def opened(
     ids = {key: value for key, value in given.items() if isinstance(value, int)}
     own = {f"{key}_token_id": ("u32", number) for key, number in ids.items()}
     own |= {key: value for key, value in given.items() if key not in ids}
-    vocabulary = bpe_pairs([], "gpt-2", extra, **own)
+    _, pre = own.pop("pre", ("str", "gpt-2"))
+    vocabulary = bpe_pairs([], pre, extra, **own)
     config = model_config(vocab=size, layers=1)
     keys = {key for key, *_ in vocabulary} | {"general.name"}
     pairs = [pair for pair in gguf_pairs(config) if pair[0] not in keys]
@@ -96,6 +97,17 @@ def test_control_tokens_of_phi3_swallow_white_space(
     extra = [("<|endoftext|>", CONTROL), ("<|user|>", CONTROL), ("</s>", CONTROL)]
     _, tokenizer = opened(tmp_path, extra, name, eos=256)
     assert tokenizer.encode("<|user|>\n a<|endoftext|>\nb") == wanted
+
+
+@pytest.mark.parametrize(
+    ("pre", "wanted"),
+    [("jina-v2-es", [256, 32, ord("b")]), ("gpt-2", [32, 32, 256, 32, ord("b")])],
+)
+def test_masks_swallow_white_space_in_front(tmp_path: Path, pre: str, wanted: list[int]) -> None:
+    """Of vocabularies of these cuts, behind whose control tokens none does."""
+    extra = [("<mask>", CONTROL)]
+    _, tokenizer = opened(tmp_path, extra, "phi", eos=256, pre=("str", pre))
+    assert tokenizer.encode("a  <mask> b") == [ord("a"), *wanted]
 
 
 def test_tokens_that_are_never_chosen_are_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from model_files import (
     CONTROL,
     NORMAL,
     UNKNOWN,
+    UNUSED,
     USER,
     bpe_pairs,
     diagnosed,
@@ -30,6 +31,7 @@ from meshc.frontend.checkpoints import Tokenizer, find_packaged_weights, load_to
 from meshc.support.diagnostics import Diagnostics, MeshcError
 
 tokenizers = pytest.importorskip("tokenizers")
+NO_BOS = {"add_bos_token": ("bool", False)}
 pytestmark = pytest.mark.models
 
 
@@ -62,9 +64,9 @@ def _words(tokenizer: Tokenizer, text: str) -> list[str]:
 )
 def test_how_digits_are_cut(tmp_path: Path, pre: str, pieces: list[str]) -> None:
     merges = [*MERGES, ("Ġt", "abc")]
-    tokenizer = _load(tmp_path, bpe_pairs(MERGES, pre, []))
+    tokenizer = _load(tmp_path, bpe_pairs(MERGES, pre, [], **NO_BOS))
     assert _words(tokenizer, "1234 tabc") == pieces
-    longer = _load(tmp_path, bpe_pairs(merges, pre, []))
+    longer = _load(tmp_path, bpe_pairs(merges, pre, [], **NO_BOS))
     assert _words(longer, "1234 tabc") == [*pieces[:-2], " tabc"]
 
 
@@ -78,7 +80,7 @@ def test_merges_apply_in_their_order(tmp_path: Path) -> None:
 def test_llama3_takes_whole_words_before_merges(tmp_path: Path) -> None:
     merges = [("b", "c"), ("a", "b"), ("ab", "c")]
     assert _words(_load(tmp_path, bpe_pairs(merges, "gpt-2", [])), "abc") == ["a", "bc"]
-    assert _words(_load(tmp_path, bpe_pairs(merges, "llama-bpe", [])), "abc") == ["abc"]
+    assert _words(_load(tmp_path, bpe_pairs(merges, "llama-bpe", [], **NO_BOS)), "abc") == ["abc"]
     assert _words(_load(tmp_path, bpe_pairs(merges, "dbrx", [])), "abc") == ["a", "bc"]
 
 
@@ -119,7 +121,7 @@ def byte_level(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Tokenizer:
     """A tokenizer of bytes, for each way to cut words."""
-    return _load(tmp_path_factory.mktemp("bytes"), bpe_pairs(MERGES, request.param, []))
+    return _load(tmp_path_factory.mktemp("bytes"), bpe_pairs(MERGES, request.param, [], **NO_BOS))
 
 
 @settings(max_examples=60, deadline=None)
@@ -194,6 +196,14 @@ def test_sentencepiece_equals_its_definition(pieces: Tokenizer, text: str) -> No
     assert pieces.decode(ids) == text
 
 
+@pytest.mark.parametrize("kind", [NORMAL, USER, UNUSED, CONTROL])
+def test_tokens_of_all_types_are_joined(kind: int, tmp_path: Path) -> None:
+    """As llama.cpp does: "<s>" and the like are found in a text before, this one is not."""
+    pieces = [*SPM_PIECES, ("\u2581then", 5.0, kind)]
+    tokenizer = _load(tmp_path, _spm_pairs(pieces))
+    assert tokenizer.encode("then") == [1, len(SPM_PIECES)]
+
+
 def test_sentencepiece_continuation_keeps_its_space(tmp_path: Path) -> None:
     tokenizer = _load(tmp_path, _spm_pairs(SPM_PIECES))
     prompt, more = tokenizer.encode("in"), tokenizer.encode("the")[1:]
@@ -226,6 +236,9 @@ def _changed(**changes: Any) -> list[tuple[str, str, Any]]:
         ("tokenizer-unsupported", _changed(model=("u32", 3))),
         ("tokenizer-unsupported", _changed(pre=("str", "no-cut-of-words"))),
         ("tokenizer-unsupported", _changed(add_eos_token=("bool", True))),
+        ("tokenizer-unsupported", _spm_pairs([*SPM_PIECES, ("ther\u2581", -5.0, NORMAL)])),
+        ("tokenizer-unsupported", _spm_pairs([*SPM_PIECES, ("\u2581x", -0.5, NORMAL)])),
+        ("tokenizer-invalid", _changed(pre=("str", "llama-bpe"))),
         ("tokenizer-invalid", _changed(pre=("u32", 3))),
         ("tokenizer-invalid", _changed(tokens=None)),
         ("tokenizer-invalid", _changed(tokens=("[u32]", [1, 2]))),

@@ -54,6 +54,9 @@ _NOT_BESIDE = (
     ("</s>", ("<|tool_response>",), TYPE_NORMAL),
 )
 _SWALLOWING_MODELS = ("phi-3", "phi3")
+MASK, CUTS_OF_MASKS = "<mask>", ("jina-v2-de", "jina-v2-es")
+"""A token in front of which white space is swallowed, in vocabularies with these cuts, and none
+behind others."""
 _NOT_SWALLOWING = ("<unk>", "<s>", "<|endoftext|>")
 
 
@@ -109,7 +112,8 @@ def _swallowing(
     metadata: Mapping[str, object], tokens: Sequence[str], types: Sequence[int]
 ) -> frozenset[int]:
     name = str(metadata.get("general.name", "")).lower()
-    if not any(model in name for model in _SWALLOWING_MODELS):
+    of_masks = metadata.get(f"{PREFIX}pre") in CUTS_OF_MASKS
+    if of_masks or not any(model in name for model in _SWALLOWING_MODELS):
         return frozenset()
     return frozenset(
         number

@@ -26,7 +26,7 @@ _KINDS: tuple[Literal["gpt2", "llama"], ...] = ("gpt2", "llama")
 _NO_KINDS = ("none", "no_vocab")
 """What llama.cpp takes for a file without a vocabulary, whose prompts are token ids."""
 _MAX_TOKENS = 1 << 19
-# Longest normal piece of an SPM vocabulary; sentencepiece trains with 16 unless told.
+# Longest piece of an SPM vocabulary; sentencepiece trains with 16 unless told.
 _MAX_PIECE = 128
 
 
@@ -75,8 +75,13 @@ class _Reader:
         pre = self.text("pre", "default") if kind == "gpt2" else ""
         types = self.types(len(tokens))
         if kind == "llama":
-            self.check_pieces(tokens, types)
+            self.check_pieces(tokens)
         known = known_tokens(self.header.metadata, tokens, types)
+        bos = self.token_id("bos", len(tokens))
+        # llama.cpp: sentencepiece and some other vocabularies start with bos unless told.
+        add_bos = self.flag("add_bos_token", kind == "llama" or starts_with_bos(pre))
+        if add_bos and bos is None:
+            self.invalid("it starts every text with a token that it does not name (bos_token_id)")
         return GgufVocabulary(
             kind=kind,
             pre=pre,
@@ -85,9 +90,8 @@ class _Reader:
             scores=self.scores(len(tokens)) if kind == "llama" else (),
             merges=self.merges(set(tokens)) if kind == "gpt2" else (),
             unknown_id=self.token_id("unknown", len(tokens)),
-            bos_id=self.token_id("bos", len(tokens)),
-            # llama.cpp: sentencepiece and some other vocabularies start with bos unless told.
-            add_bos=self.flag("add_bos_token", kind == "llama" or starts_with_bos(pre)),
+            bos_id=bos,
+            add_bos=add_bos,
             add_space_prefix=self.flag("add_space_prefix", kind == "llama"),
             swallowing=known.swallowing,
         )
@@ -129,9 +133,9 @@ class _Reader:
             pairs.append((left, right))
         return tuple(pairs)
 
-    def check_pieces(self, tokens: tuple[str, ...], types: tuple[int, ...]) -> None:
-        for token, kind in zip(tokens, types, strict=True):
-            if kind == TYPE_NORMAL and len(token) > _MAX_PIECE:
+    def check_pieces(self, tokens: tuple[str, ...]) -> None:
+        for token in tokens:
+            if len(token) > _MAX_PIECE:
                 self.invalid(f"a token has {len(token)} characters")
 
     def strings(self, key: str) -> tuple[str, ...]:

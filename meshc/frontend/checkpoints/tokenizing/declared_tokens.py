@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,6 +23,7 @@ CONFIG = "tokenizer_config.json"
 _MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
 _LIMIT_BYTES = 64 << 20
 _TOKENS = "added_tokens_decoder"
+_EXTRA, _ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
 _ID = re.compile("[0-9]{1,9}")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
@@ -67,11 +69,14 @@ def read_declared(folder: Path) -> DeclaredTokens:
     config = read_tokenizer_config(folder)
     own_first = _TOKENS not in config
     # The older files count where the newer one does not declare tokens.
-    values = {**config, **(_read(folder / _MAP) if own_first else {})}
-    named, further = _named(values), _further(values)
+    older = _read(folder / _MAP) if own_first else {}
+    values = {**config, **older}
+    named, further = _named(values), _further(config, older)
     if own_first:
         usual_names = (facts for name, facts in named.items() if name in SPECIAL)
-        special = {facts["content"] for facts in (*usual_names, *further)}
+        # Tokens with flags of their own are special as those say.
+        plain = (facts for facts in further if facts.keys() == {"content", "special"})
+        special = {facts["content"] for facts in (*usual_names, *plain)}
         by_id = _older(folder / _ADDED, special)
     else:
         by_id = _newer(folder / CONFIG, config[_TOKENS])
@@ -118,18 +123,24 @@ def _older(path: Path, special: set[object]) -> dict[int, Facts]:
 
 def _named(values: Mapping[str, object]) -> dict[str, Facts]:
     """Special tokens by their names, those that every tokenizer may have first."""
-    extra = values.get("extra_special_tokens")
+    extra = values.get(_EXTRA)
     given = {**values, **extra} if isinstance(extra, dict) else values
     further = [key for key in given if key.endswith("_token") and key not in SPECIAL]
     facts = {key: _facts(given.get(key), special=True) for key in (*SPECIAL, *further)}
     return {key: one for key, one in facts.items() if one is not None}
 
 
-def _further(values: Mapping[str, object]) -> list[Facts]:
-    """Special tokens without a name of their own."""
-    given = values.get("extra_special_tokens") or values.get("additional_special_tokens")
-    facts = [_facts(one, special=True) for one in given] if isinstance(given, list) else []
-    return [one for one in facts if one is not None]
+def _further(config: Mapping[str, object], older: Mapping[str, object]) -> list[Facts]:
+    """Special tokens without a name of their own, of the ``config`` and of an ``older`` file, whose
+    additional ones count where the other says nothing of any."""
+    first, additional = config.get(_EXTRA), config.get(_ADDITIONAL)
+    if isinstance(first, dict) or not first:
+        first = additional if additional is not None else first
+    given = older.get(_EXTRA)
+    if first is None or isinstance(first, dict):
+        first = older.get(_ADDITIONAL) if given is None else []
+    found = [one for one in (first, given) if isinstance(one, list)]
+    return [facts for facts in map(_facts, chain(*found)) if facts is not None]
 
 
 def _facts(value: object, special: bool = False) -> Facts | None:

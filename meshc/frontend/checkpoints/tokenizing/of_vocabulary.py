@@ -6,9 +6,13 @@ Texts are taken as llama.cpp takes them, which normalizes none of byte-level BPE
 from __future__ import annotations
 
 import json
+from typing import NoReturn
 
+from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.cuts import CUTS, Cut
 from meshc.frontend.checkpoints.gguf.known_tokens import (
+    CUTS_OF_MASKS,
+    MASK,
     TYPE_CONTROL,
     TYPE_NORMAL,
     TYPE_UNKNOWN,
@@ -30,7 +34,7 @@ def json_of_vocabulary(vocabulary: GgufVocabulary, label: str) -> str:
     if vocabulary.kind == "gpt2":
         form = _byte_level(vocabulary, _cut(vocabulary.pre, label))
     else:
-        form = _sentencepiece(vocabulary)
+        form = _sentencepiece(vocabulary, label)
     return json.dumps({"version": "1.0", **form, "added_tokens": _added_tokens(vocabulary)})
 
 
@@ -68,7 +72,7 @@ def _cut(pre: str, label: str) -> Cut:
     )
 
 
-def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
+def _sentencepiece(vocabulary: GgufVocabulary, label: str) -> Json:
     unknown = vocabulary.unknown_id
     prefix = [{"type": "Prepend", "prepend": _SPACE}] if vocabulary.add_space_prefix else []
     strip = [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
@@ -82,7 +86,7 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
             "decoders": [*decoders, *(strip if vocabulary.add_space_prefix else [])],
         },
         "model": {
-            **_bpe(vocabulary, merges_from_scores(vocabulary)),
+            **_bpe(vocabulary, _merges(vocabulary, label)),
             "unk_token": None if unknown is None else vocabulary.tokens[unknown],
             "fuse_unk": True,
             "byte_fallback": True,
@@ -90,18 +94,48 @@ def _sentencepiece(vocabulary: GgufVocabulary) -> Json:
     }
 
 
+def _merges(vocabulary: GgufVocabulary, label: str) -> list[tuple[str, str]]:
+    """The merges by scores. Refuses what they cannot say: ordinary pieces of the same score, of
+    which llama.cpp joins the first one in a text, and pieces that it joins of a character that is
+    none. Errors: ``tokenizer-unsupported``."""
+    found = merges_from_scores(vocabulary)
+    joined, pieces = {left + right for left, right in found}, frozenset(vocabulary.tokens)
+    scores: dict[float, str] = {}
+    facts = zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
+    for token, kind, score in facts:
+        if kind == TYPE_NORMAL and token in joined and scores.setdefault(score, token) != token:
+            _unsupported(label, f"the pieces {brief(scores[score])} and {brief(token)} one score")
+        ends = (token[:1], token[1:]), (token[-1:], token[:-1])
+        # Texts have no spaces by then.
+        if (
+            len(token) > 1
+            and " " not in token
+            and any(one not in pieces and (len(rest) == 1 or rest in pieces) for one, rest in ends)
+        ):
+            _unsupported(label, f"{brief(token)} a score, and not each of its characters")
+    return found
+
+
+def _unsupported(label: str, what: str) -> NoReturn:
+    fail(
+        "tokenizer-unsupported",
+        f"'{label}' gives {what}: how it cuts a text is no list of pairs in an order",
+        help="give the prompt as token ids, or convert the model from its tokenizer.model",
+    )
+
+
 def merges_from_scores(vocabulary: GgufVocabulary) -> list[tuple[str, str]]:
     """The merges of a sentencepiece BPE vocabulary, best first.
 
-    sentencepiece joins the neighbours whose union has the highest score. So every way to cut a
-    piece into two pieces is a merge, ranked by the piece's score.
+    sentencepiece joins the neighbours whose union has the highest score, and llama.cpp those whose
+    union is a token of any type. So every way to cut a piece into two pieces is a merge, ranked by
+    the piece's score.
     """
     pieces = {
         token: (score, number)
-        for number, (token, kind, score) in enumerate(
-            zip(vocabulary.tokens, vocabulary.types, vocabulary.scores, strict=True)
+        for number, (token, score) in enumerate(
+            zip(vocabulary.tokens, vocabulary.scores, strict=True)
         )
-        if kind == TYPE_NORMAL
     }
     ranked = []
     for piece, (score, _) in pieces.items():
@@ -122,7 +156,7 @@ def _added_tokens(vocabulary: GgufVocabulary) -> list[Json]:
             "id": number,
             "content": token,
             "single_word": False,
-            "lstrip": False,
+            "lstrip": token == MASK and vocabulary.pre in CUTS_OF_MASKS,
             "rstrip": number in vocabulary.swallowing,
             "normalized": False,
             "special": kind != TYPE_USER,

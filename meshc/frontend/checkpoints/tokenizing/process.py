@@ -51,7 +51,8 @@ class Opening:
 
     ``declared`` are tokens with their flags, by their ids; those of the JSON stay as they are if
     ``own_first``. ``named`` and ``further`` tokens are special ones, which are added where they are
-    missing; a declared token is special if it is a named one.
+    missing; a declared token is special if it is a named one. ``last`` are tokens whose flags stand
+    before all others.
     """
 
     json: str
@@ -59,6 +60,7 @@ class Opening:
     named: Sequence[Mapping[str, object]] = ()
     further: Sequence[Mapping[str, object]] = ()
     own_first: bool = False
+    last: Sequence[Mapping[str, object]] = ()
 
 
 class TokenizerProcess:
@@ -149,6 +151,7 @@ class TokenizerProcess:
                 "named": list(opening.named),
                 "further": list(opening.further),
                 "own_first": opening.own_first,
+                "last": list(opening.last),
                 "bytes": _memory(),
             }
         )

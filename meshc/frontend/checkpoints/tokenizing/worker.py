@@ -39,6 +39,7 @@ class Held:
         if asked["own_first"]:
             declared |= engine.get_added_tokens_decoder()
         self._add(engine, declared, named, further)
+        engine.add_tokens([AddedToken(**facts) for facts in asked["last"]])
         self.engine = engine
         added = engine.get_added_tokens_decoder()
         return {
