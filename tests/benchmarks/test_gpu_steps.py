@@ -37,6 +37,7 @@ def case(monkeypatch):
     return found
 
 
+@pytest.mark.slow
 def test_a_case_is_prepared_and_timed(case, fake, in_executor, tmp_path, capsys):
     in_executor(programs)
     steps.prepare(tmp_path / "made", [case])

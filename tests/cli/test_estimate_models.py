@@ -23,7 +23,11 @@ def told(capsys, *arguments):
 
 @pytest.mark.parametrize(
     "where",
-    [ON_A_WAFER, ["--device", "h200", "--seq", "64"], ["--device", "h100x4", "--seq", "64"]],
+    [
+        pytest.param(ON_A_WAFER, marks=pytest.mark.slow),
+        ["--device", "h200", "--seq", "64"],
+        ["--device", "h100x4", "--seq", "64"],
+    ],
 )
 def test_every_number_has_provenance(capsys, where):
     model = "smollm2-135m" if "h100x4" in where else TINY

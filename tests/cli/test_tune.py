@@ -21,6 +21,7 @@ def told(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+@pytest.mark.slow
 def test_every_number_has_provenance_and_flags_of_estimate(capsys):
     found = told(capsys, "tune", TINY, *PINNED)
     assert found["provenance"] == PROVENANCE

@@ -54,6 +54,7 @@ def results(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_rewritten_once(results, tmp_path):
     assert results() == (2, 0)
     assert results("--update-golden") == (2, 0)

@@ -40,6 +40,7 @@ def test_prompts_are_within_four_percent_of_the_clock(mesh, tokens):
     assert search.cost.compute == pytest.approx(clock.cost.compute, rel=0.04)
 
 
+@pytest.mark.slow
 def test_heads_that_share_a_key_head_are_counted_as_one_product():
     fields = {"layers": 1, "seq": 1024, "device": "wse3"}
     search, clock = both("smollm2-135m", "prefill", "252x252", **fields)

@@ -112,8 +112,8 @@ def test_many_random_steps_as_tasks() -> None:
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_random_models_in_cuda() -> None:
     """Models of clusters that share lanes of heads or cached tokens."""
-    tally = judged(1, 3, "cuda", 22)
-    assert tally.kinds == {("cuda", "match"): 3}
+    tally = judged(1, 2, "cuda", 22)
+    assert tally.kinds == {("cuda", "match"): 2}
 
 
 @pytest.mark.slow

@@ -127,6 +127,7 @@ class Stays:
         return time.sleep, (60,)
 
 
+@pytest.mark.slow
 def test_a_process_that_judges_is_replaced() -> None:
     """After so many cases, and where it ends or does not."""
     case = draw_case(SEED, 0, {"tasks": 1.0})

@@ -17,6 +17,7 @@ from meshc.cli import main
 MODEL = ROOT / "tests" / "data" / "tiny_cuda" / "llama-4h2"
 
 
+@pytest.mark.slow
 @pytest.mark.cuda_compiler
 @pytest.mark.skipif(C.path() is None or CXX.path() is None, reason="there is no C++ compiler")
 def test_the_commands_write_and_run_a_directory(tmp_path):

@@ -2,6 +2,7 @@
 
 import shlex
 
+import pytest
 from pages import ROOT, commands, page
 
 from meshc.cli import main
@@ -10,6 +11,7 @@ from meshc.driver.record_files import FORMAT
 TINY = str(ROOT / "examples" / "tiny_llama.mesh")
 
 
+@pytest.mark.slow
 def test_commands_work_in_their_order(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     run = [line.replace(" [--json]", "") for line in commands("docs/view.md")]

@@ -52,7 +52,7 @@ def bring(monkeypatch, tmp_path):
     return brought
 
 
-@pytest.mark.parametrize("package", only(sorted(PACKAGES), "own_form", "own_function"))
+@pytest.mark.parametrize("package", only(sorted(PACKAGES), "own_function"))
 def test_the_tests_of_an_example_pass(bring, package):
     """With what its own pyproject.toml offers."""
     group, name, value = PACKAGES[package]

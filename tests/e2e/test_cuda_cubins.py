@@ -34,6 +34,7 @@ def compiled(model):
     return kernels, {name: compile_cubin(result.files[k.file]) for name, k in kernels.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", only(MODELS, "llama-3-8b"))
 def test_kernels_fit_a_block_without_spills(model):
     kernels, cubins = compiled(model)

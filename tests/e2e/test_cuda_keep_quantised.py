@@ -110,6 +110,7 @@ def test_numbers_are_quantised_where_a_format_is_asked_for(
     same(plain, (f"all={form}",), dtype, of=rounded)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["f16", pytest.param("bf16", marks=pytest.mark.slow)])
 def test_experts(tmp_path: Path, dtype: str) -> None:
     tensors = fp8_mixture(np.random.default_rng(8))

@@ -93,6 +93,7 @@ def line(tokens):
     return ",".join(map(str, tokens)) + "\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", only(PROGRAMS, "one kernel a step"))
 def test_tokens_are_those_of_transformers(name, compiled, python):
     out, driver, example = compiled(name)

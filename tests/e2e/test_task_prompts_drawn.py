@@ -38,11 +38,11 @@ def check(drawn, seed, folder):
 
 
 # Windows, sinks, batches beside which a prompt is read, norms of heads, learned positions.
-@pytest.mark.parametrize("seed", only(range(200), 3, 6, 13, 20, 22, 26))
+@pytest.mark.parametrize("seed", only(range(200), 3, 20, 22))
 def test_a_prompt_agrees_with_float64(seed, tmp_path):
     check(drawn_decoder(seed), seed, tmp_path)
 
 
-@pytest.mark.parametrize("seed", only(range(40), 4, 10))
+@pytest.mark.parametrize("seed", only(range(40), 4))
 def test_a_prompt_of_latent_attention_agrees_with_float64(seed, tmp_path):
     check(drawn_latent_decoder(seed), seed, tmp_path)

@@ -181,7 +181,7 @@ EQUIVALENT = {
 }
 
 
-@pytest.mark.parametrize("name", only(EDITS, *list(EDITS)[::6]))
+@pytest.mark.parametrize("name", only(EDITS, *list(EDITS)[::14]))
 def test_edits_are_noticed(name, tmp_path):
     """By logits, by a race, or by a deadlock."""
     model = MIXTRAL if "choice" in name or "written" in name else GROUPS

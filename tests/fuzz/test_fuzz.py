@@ -88,7 +88,9 @@ def test_the_judge_sees_faults(child: Child, fault: str, outcome: str) -> None:
 
 
 @needs_limits
-@pytest.mark.parametrize(("worker", "outcome"), [("busy", "slow"), ("judge", "fine")])
+@pytest.mark.parametrize(
+    ("worker", "outcome"), [("busy", "slow"), pytest.param("judge", "fine", marks=pytest.mark.slow)]
+)
 def test_the_time_of_an_input_is_not_that_of_its_judge(worker: str, outcome: str) -> None:
     child = Child(seconds=1)
     verdict = child.ask({"subject": "bounds", "arguments": [worker], "files": {}})

@@ -253,6 +253,7 @@ def noticed(edit: Edit, kind: str) -> str:
         return error.diagnostics[0].code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["counter", pytest.param("tags", marks=pytest.mark.slow)])
 def test_edits_are_noticed(kind):
     by = {edit.name: noticed(edit, kind) for edit in edits(kind)}

@@ -146,7 +146,7 @@ def test_a_stream_loads_nothing_once_the_port_is_open(model):
 
 @pytest.mark.parametrize(
     ("streams", "huge", "others", "within_s"),
-    [(12, 1, 2, 5.0), pytest.param(200, 4, 10, 0.5, marks=pytest.mark.slow)],
+    [(6, 1, 2, 5.0), pytest.param(200, 4, 10, 0.5, marks=pytest.mark.slow)],
 )
 def test_a_storm_passes(model, streams, huge, others, within_s):
     with ServingProcess(model, seq=4000, finish_s=0) as server:

@@ -386,11 +386,12 @@ def _check_choice(program: StepProgram) -> None:
         return
     found = {name: program.buffers[name].shape for name in ("chosen", "ends")}
     wanted = {"left": (), "settings": (4,), "stream": (4,)}
-    sound = len(found["ends"]) == 1 and found["chosen"][1:] == (program.tokens,)
+    rows = program.tokens if program.mixes else program.batch
+    sound = len(found["ends"]) == 1 and found["chosen"][1:] == (rows,)
     if not sound or any(
-        program.buffers[name].shape != (program.tokens, *rest) for name, rest in wanted.items()
+        program.buffers[name].shape != (rows, *rest) for name, rest in wanted.items()
     ):
-        raise ValueError(f"what is chosen is not of {program.tokens} tokens")
+        raise ValueError(f"what is chosen is not of {rows} requests")
 
 
 def _check_positions(program: StepProgram) -> None:

@@ -140,6 +140,7 @@ def test_waits_that_lead_to_the_next_round_save_cycles_and_change_no_bit(
     assert text.count("=> {") < before.count("=> {")
 
 
+@pytest.mark.slow
 def test_turning_both_ways_saves_cycles_and_changes_no_bit(tmp_path, monkeypatch):
     """Left operands and cached rows turn by the shorter way around their rings."""
     request = {"device": "wse2", "dtype": "f16", "phase": "prefill"}

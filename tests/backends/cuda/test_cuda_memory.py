@@ -68,7 +68,9 @@ def test_a_chunk_of_many_tokens_has_buffers_of_its_own():
     assert chunk == streams + logits + features + own + integers
 
 
-@pytest.mark.parametrize("options", [{}, {"batch": 16, "page": 64}])
+@pytest.mark.parametrize(
+    "options", [{}, pytest.param({"batch": 16, "page": 64}, marks=pytest.mark.slow)]
+)
 def test_the_capacity_that_a_refusal_names_is_the_most_that_fits(options):
     with pytest.raises(MeshcError) as caught:
         compiled("llama-3-8b", seq=10_000_000, **options)

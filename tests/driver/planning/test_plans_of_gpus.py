@@ -207,6 +207,7 @@ def test_prompts_that_steps_read_take_a_step_a_token():
     assert found.prediction.seconds == pytest.approx(sum(steps))
 
 
+@pytest.mark.slow
 def test_more_gpus_would_fit_and_a_shorter_cache_does():
     small = device("h200").with_numbers(global_memory_bytes=300_000_000)
     (found,) = planned("smollm2-135m", small, seq=2048).phases

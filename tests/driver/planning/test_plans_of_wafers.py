@@ -125,6 +125,7 @@ def test_caches_hold_what_the_question_about_them_says():
     assert found.kv_tokens == capacity(loaded(), request).tokens > 64
 
 
+@pytest.mark.slow
 def test_both_phases_are_in_as_many_regions_on_one_mesh():
     found = planned("2x2", "both", wafer=NARROW.with_numbers(memory_bytes=47_000), seq=8)
     assert found.fits and len({phase.regions for phase in found.phases}) == 1

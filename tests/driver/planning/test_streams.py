@@ -144,6 +144,7 @@ def test_a_device_without_tiles_is_told_so():
         planned("llama-3-8b", wafer=type(TORUS)(TORUS.facts, numbers, TORUS.sources))
 
 
+@pytest.mark.slow
 def test_energy_of_a_wafer_is_its_power_over_its_time():
     wafer = device("wse2")
     (step,) = planned(TINY, "4x4", wafer=wafer, seq=64).phases

@@ -177,6 +177,7 @@ def test_transformers_reads_the_same_numbers(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 def test_experts_stay_quantised_on_a_gpu(tmp_path: Path) -> None:
     """Experts lie in the memory of the GPU as files have them, and logits are those of the numbers
