@@ -13,6 +13,7 @@ import meshc
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, Nodes, PagedModel, from_json
 from meshc.backends.cuda.drafted import DraftedModel
 from meshc.backends.cuda.executor import QUICK, SCHEDULES, Mode
+from meshc.backends.cuda.mixed import MixedModel
 from meshc.backends.cuda.program import StepProgram
 from meshc.backends.hosts import PythonHost, WaferHost
 from meshc.backends.python import load_program
@@ -104,7 +105,7 @@ def _cuda(case: Asked, compiled: meshc.Compiled, folder: Path) -> Continued:
     mode = Mode(str(random.choice(SCHEDULES)), bool(random.integers(2)), case.seed)
     given = program, _machine(program, compiled.files, mode), case.given()
     if case.options.get("serving"):
-        paged = PagedModel(*given)
+        paged = (MixedModel if program.mixes else PagedModel)(*given)
         each = min(-(-paged.capacity // paged.page), paged.pages // paged.requests)
         pages = random.permutation(paged.pages)[: each * paged.requests].reshape(-1, each)
 
