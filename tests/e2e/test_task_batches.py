@@ -96,7 +96,8 @@ class Case:
                 found[request] += [*logits]
                 done[request] += len(given[request])
         assert done == [*NEW]
-        assert steps.machine.read("met").tolist() == [0]
+        if "met" in steps.program.buffers:
+            assert steps.machine.read("met").tolist() == [0]
         return found, self._rows(steps)
 
     def check(self, plan, step=None, mode=FIRST, toolchain=QUICK):
@@ -136,6 +137,7 @@ def test_batches_change_no_bit(llama, plan):
         ("tiny_cuda/qwen2-2h1-bf16", {"dtype": "bf16", "page": 1}),
         ("tiny_cuda/llama-4h2", {"page": 64, "tokens": 48}),
         ("tiny_cuda/llama-4h2", {"merge": True, "meet": "counter", "tokens": 32}),
+        ("tiny_cuda/llama-4h2", {"meet": "kernel", "alone": True}),
         ("tiny_cuda/deepseek-4h", {"alone": True}),
         ("tiny_families/gemma2-6h2-window", {}),
         ("tiny_families/gemma3-6h2-window", {}),

@@ -393,6 +393,8 @@ class StepText:
         what its text names."""
         if self.part is None or name in self._words:
             return True
+        if name == AHEAD_OF:
+            return self.storage.has_lengths
         return name == "cached" and (reads_position or self.storage.has_lengths)
 
     def _arguments(self, reads_position: bool) -> tuple[tuple[str, ...], list[str]]:
