@@ -141,7 +141,8 @@ def _serving(draw: Drawing, batch: int, experts: bool) -> Options:
     if draw.chance(40):
         options["cache_tokens"] = draw.number(0, 80)  # beside those of with_room
     if options["serving"] == "chunks" and draw.chance(40):
-        return options | {"batch_tokens": draw.number(max(2, batch), max(2, batch) + 20)}
+        least = max(2, batch)
+        return options | {"batch_tokens": draw.number(least, least + 8)}
     return options | _drafts(draw, batch)
 
 
