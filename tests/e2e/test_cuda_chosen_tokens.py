@@ -86,7 +86,7 @@ SAMPLINGS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 30))
+@pytest.mark.parametrize(("name", "number"), each(zip(NAMES, range(99), strict=False), 60))
 def test_every_tiny_model_chooses_what_the_host_does(name: str, number: int) -> None:
     batch = 1 + number % 3
     try:
