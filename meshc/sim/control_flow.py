@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,25 +85,25 @@ def _parts_of_expression(kind: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
 def expressions(stmt: ir.Stmt) -> Iterator[ir.Expr]:
     """The expressions standing directly in a statement."""
     kind: Any = type(stmt)
-    single, lists = _parts_of_statement(kind)
-    for name in single:
-        part = getattr(stmt, name)
-        if isinstance(part, ir.Expr):
-            yield part
-    for name in lists:
-        yield from getattr(stmt, name)
+    return _standing_in(stmt, *_parts_of_statement(kind))
 
 
 def parts(expr: ir.Expr) -> Iterator[ir.Expr]:
     """The expressions standing directly in an expression."""
     kind: Any = type(expr)
-    single, lists = _parts_of_expression(kind)
+    return _standing_in(expr, *_parts_of_expression(kind))
+
+
+def _standing_in(
+    whole: ir.Stmt | ir.Expr, single: Sequence[str], lists: Sequence[str]
+) -> Iterator[ir.Expr]:
+    """The expressions in the fields ``single`` and ``lists`` of a statement or an expression."""
     for name in single:
-        part = getattr(expr, name)
+        part = getattr(whole, name)
         if isinstance(part, ir.Expr):
             yield part
     for name in lists:
-        yield from getattr(expr, name)
+        yield from getattr(whole, name)
 
 
 def inside(expr: ir.Expr) -> Iterator[ir.Expr]:

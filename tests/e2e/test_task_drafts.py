@@ -168,28 +168,30 @@ def test_drafts_change_no_bit(llama, plan):
     llama.check(plan)
 
 
+FAMILIES = [
+    ("tiny_cuda/qwen2-2h1-bf16", {"dtype": "bf16", "page": 1}),
+    ("tiny_cuda/llama-4h2", {"page": 64, "tokens": 48}),
+    ("tiny_cuda/llama-4h2", {"merge": True, "meet": "counter", "tokens": 32}),
+    ("tiny_cuda/deepseek-4h", {"alone": True}),
+    ("tiny_families/gemma2-6h2-window", {}),
+    ("tiny_families/gemma3-6h2-window", {}),
+    ("tiny_families/gpt2-3h-untied-f16", {"capacity": 24}),
+    ("tiny_families/cohere-6h2", {}),
+    ("tiny_families/phi3-4h2-parts", {}),
+    ("tiny_gpt_oss/gpt-oss-5x2-yarn", {}),
+    ("tiny_experts/mixtral-5x2", {}),
+    ("tiny_experts/qwen3-moe-7x3", {"page": 64}),
+    ("tiny_latent_experts/deepseek-v2-8x3", {"alone": True}),
+    ("tiny_scaled/granite-6h2-biased", {}),
+    ("tiny_cuda/llama-4h2", {"coded": True}),
+    ("tiny_families/gemma2-6h2-window", {"coded": True, "page": 64}),
+]
+"""Models of all families, and how steps of them are made; those that do something statement by statement are held
+against their own program (``alone``)."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "how"),
-    [
-        ("tiny_cuda/qwen2-2h1-bf16", {"dtype": "bf16", "page": 1}),
-        ("tiny_cuda/llama-4h2", {"page": 64, "tokens": 48}),
-        ("tiny_cuda/llama-4h2", {"merge": True, "meet": "counter", "tokens": 32}),
-        ("tiny_cuda/deepseek-4h", {"alone": True}),
-        ("tiny_families/gemma2-6h2-window", {}),
-        ("tiny_families/gemma3-6h2-window", {}),
-        ("tiny_families/gpt2-3h-untied-f16", {"capacity": 24}),
-        ("tiny_families/cohere-6h2", {}),
-        ("tiny_families/phi3-4h2-parts", {}),
-        ("tiny_gpt_oss/gpt-oss-5x2-yarn", {}),
-        ("tiny_experts/mixtral-5x2", {}),
-        ("tiny_experts/qwen3-moe-7x3", {"page": 64}),
-        ("tiny_latent_experts/deepseek-v2-8x3", {"alone": True}),
-        ("tiny_scaled/granite-6h2-biased", {}),
-        ("tiny_cuda/llama-4h2", {"coded": True}),
-        ("tiny_families/gemma2-6h2-window", {"coded": True, "page": 64}),
-    ],
-)
+@pytest.mark.parametrize(("model", "how"), FAMILIES)
 def test_families_verify_drafts(model, how):
     positions = (3, 16) if "gpt2" in model else POSITIONS
     case = Case(model, 3, positions, **how)

@@ -2,10 +2,10 @@
 notice reads of what the step writes."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
+from test_drafts_of_tasks import TINY, tasks_of
 
 import meshc
 from meshc.devices import device
@@ -13,13 +13,10 @@ from meshc.interp.check import check_outcomes, random_trace
 from meshc.interp.sessions import Session
 from meshc.interp.task_orders import Order
 from meshc.ir.batch import AHEAD, OWNER, POSITION
-from meshc.ir.clone import clone_module
 from meshc.support.diagnostics import MeshcError
 from meshc.verify import check_fact
 
-TINY = Path(__file__).parents[1] / "data"
 TOKENS, REQUESTS, CAPACITY = 5, 3, 16
-PASSES = "expand-tasks{rows=2,tokens=4},place-tasks{blocks=3},meet,fold-scratch"
 STEPS = [
     [(0, 3, 0), (1, 2, 0)],
     [(2, 2, 0), (0, 1, 3), (1, 2, 2)],
@@ -36,10 +33,6 @@ def graph_of(model, tokens=TOKENS):
     module.device = device("h200").with_numbers(cores=3)
     pipeline = meshc.parse_pipeline(f"batch-tokens{{tokens={tokens},requests={REQUESTS}}}")
     return meshc.PassManager(pipeline).run(module)
-
-
-def tasks_of(graph, passes=PASSES):
-    return meshc.PassManager(meshc.parse_pipeline(passes)).run(clone_module(graph))
 
 
 def scalars_of(step):

@@ -291,19 +291,33 @@ def same_requests(first: At, second: At) -> Cond:
         here = first.access.requests.get(name)
         there = second.access.requests.get(name)
         if here and there:
-            together = tokens_of_request(first.module)
-            one, other = first.of(here) // together, second.of(there) // together
-            if name == POSITION and OWNER in first.module.scalars:
-                one, other = first.of(OWNER), second.of(OWNER)
-            apart = Cond.lt(one, other) | Cond.gt(one, other)
-            if name == AHEAD:
-                parts.append(equal | apart)
-                owner, its = first.of(OWNER), second.of(OWNER)
-                apart = Cond.lt(owner, its) | Cond.gt(owner, its)
-                equal = Cond.eq(first.of(here) - first.of(name), second.of(there) - second.of(name))
-            equal = equal | apart
+            rows = first.of(here), second.of(there)
+            if OWNER in first.module.scalars:
+                equal = _of_owners(first, second, name, *rows)
+            else:
+                together = tokens_of_request(first.module)
+                equal = equal | _apart(*(row // together for row in rows))
         parts.append(equal)
     return Cond.all(parts)
+
+
+def _of_owners(first: At, second: At, name: str, row: Expr, other: Expr) -> Cond:
+    """How a scalar of two rows of a batch of tokens stands to itself: it is equal where the rows
+    are; ``pos`` is equal where the owners are, and there rows stand as far apart as ``ahead``."""
+    equal = Cond.eq(first.of(name), second.of(name))
+    of_others = _apart(first.of(OWNER), second.of(OWNER))
+    if name == POSITION:
+        return equal | of_others
+    of_row = equal | _apart(row, other)
+    if name == AHEAD:
+        begins = Cond.eq(row - first.of(name), other - second.of(name))
+        return of_row & (begins | of_others)
+    return of_row
+
+
+def _apart(one: Expr, other: Expr) -> Cond:
+    """Where two numbers differ."""
+    return Cond.lt(one, other) | Cond.gt(one, other)
 
 
 def same_rank(first: At, second: At) -> Cond:
@@ -317,8 +331,7 @@ def differ(first: At, second: At) -> Cond:
     """Where two points of one access are not the same."""
     parts = [Cond.false()]
     for name in (*first.access.names, *([RANK] if first.of_ranks else [])):
-        one, other = first.of(name), second.of(name)
-        parts.append(Cond.lt(one, other) | Cond.gt(one, other))
+        parts.append(_apart(first.of(name), second.of(name)))
     return Cond.any(parts)
 
 

@@ -8,8 +8,9 @@ from meshc.cost.predictions import Prediction
 from meshc.cost.tasks.phase_times import StepTime
 from meshc.cost.tasks.predicting import predicted_step, timed
 from meshc.cost.tasks.tile_times import Links
-from meshc.ir.batch import LENGTH, POSITION
+from meshc.ir.batch import AHEAD, LENGTH, OWNER, POSITION
 from meshc.ir.module import Module
+from meshc.ir.ranks import RANK
 from meshc.support.diagnostics import MeshcError
 
 _LIMITS = {
@@ -60,9 +61,10 @@ def _links(module: Module) -> Links | None:
 
 
 def _scalars(module: Module) -> dict[str, int]:
-    """What a run is told: of all requests that their caches are full, of a batch of tokens that
-    each is of another request."""
-    return {**dict.fromkeys(module.scalars, 0), POSITION: _tokens(module)}
+    """What a run is told: that the caches of all requests are full, and that each token of a batch
+    is the only one of its request."""
+    others = dict.fromkeys({RANK, OWNER, AHEAD} & module.scalars.keys(), 0)
+    return {**others, POSITION: _tokens(module)}
 
 
 def _tokens(module: Module) -> int:
