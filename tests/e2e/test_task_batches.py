@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quantised_checkpoints import MIXTURE, fp8_mixture, save
 from task_steps import Step, step_of
 from test_task_drafts import FAMILIES, NO_TOKEN, Steps
 
@@ -155,6 +156,22 @@ def test_large_batches_have_left_sides_in_memory(size, copied, monkeypatch):
     case = Case("tiny_cuda/llama-4h2", size, True, **how)
     for plan in ([(7, 6, 5)], PLANS[0], PLANS[1]):
         case.check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("size", "copied"), [(20, True), (12, True), (12, False)])
+def test_experts_whose_left_sides_lie_in_memory(size, copied, tmp_path, monkeypatch):
+    """What a token has does not depend on which experts others are sent to."""
+    if not copied:
+        monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: False)
+    tensors = fp8_mixture(np.random.default_rng(1))
+    folder = save(tmp_path, tensors, {"quant_method": "fp8"}, MIXTURE)
+    case = Case(folder, size, True, columns=True, merge=True, meet="counter")
+    for plan in PLANS:
+        case.check(plan)
+    small, _ = Case(folder).read
+    for one, other in zip(case.read[0], small, strict=True):
+        np.testing.assert_allclose(one, other, atol=2e-3 * np.abs(other).max())
 
 
 @pytest.mark.slow

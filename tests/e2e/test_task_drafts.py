@@ -216,7 +216,7 @@ def test_left_sides_in_memory_verify_drafts(model, copied, monkeypatch):
     monkeypatch.setattr(streamed_products, "columns_are_copied", lambda *given: copied)
     how = {"alone": True, "columns": True, "merge": True, "meet": "counter"}
     case = Case(model, 2, (13, 30, 5, 20, 9), **how)
-    assert ("mc::copy_columns" if copied else "mc::Streamed") in case.step.text
+    assert ("mc::Copied" if copied else "mc::Streamed") in case.step.text
     case.check([(2,) * 5])
     case.check([(0, 1, 2, 1, 0), (1, 0, 0, 1, 0), (0, 1, 0, 0, 1)])
 

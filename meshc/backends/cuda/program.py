@@ -49,8 +49,9 @@ class Kernel:
     """A kernel of ``file``; ``shared`` names the parts of its shared memory, [offset, bytes]. One
     that ``meets`` runs on the GPUs of all ranks at the same time. The blocks of one of a
     ``whole_grid`` wait for each other, so all are resident; it has ``blocks`` of them at the most,
-    and any smaller number gives the same, down to ``least_blocks``. ``meetings`` is how often GPUs
-    of all ranks meet in the step of one that is made of tasks."""
+    and any smaller number gives the same, down to ``least_blocks``, but for the order of sums where
+    left sides of products come through the ring. ``meetings`` is how often GPUs of all ranks meet
+    in the step of one that is made of tasks."""
 
     file: str
     blocks: int

@@ -69,10 +69,12 @@ struct Streamed {
     }
 
     // By all warps: the sums of ``groups`` row groups, of COUNT blocks, with all vectors, that of row r of group g and
-    // vector v at v * STRIDE + 16 g + r once the callers have met. Warps share the groups, and of each the blocks.
-    template <int WARPS, int COUNT, class T, int STAGES>
+    // vector v at v * STRIDE + 16 g + r once the callers have met. Warps share the groups, and of each the blocks. ALIKE:
+    // by as many warps as of MOST groups, so that sums are the same however many groups there are.
+    template <int WARPS, int COUNT, class T, bool ALIKE = false, int STAGES>
     static MC_INLINE void multiply(float* sums, const Ring<STAGES>& ring, int& item, int groups) {
-        const int group = warp() % groups, shares = WARPS / groups, share = warp() / groups, most = deep(groups);
+        const int group = warp() % groups, shares = WARPS / (ALIKE ? MOST : groups), share = warp() / groups;
+        const int most = deep(groups);
         typename Rows::template Of<RowSums<T, BATCH, Columns<BATCH, 1>>, T> own;
 #pragma unroll 1
         for (int at = 0; at < COUNT; at += most, item++) {
@@ -81,7 +83,9 @@ struct Streamed {
             const unsigned char* rows = all + group * there * BLOCK;
             const T* columns = (const T*)(all + groups * there * BLOCK);
 #pragma unroll(Rows::FRAGMENTS > 1 ? 1 : 2)
-            for (int k = share; k < blocks; k += shares) Rows::add(own, rows + k * BLOCK, columns + k * VALUES);
+            for (int k = ALIKE ? (share + at * (shares - 1)) % shares : share; k < blocks; k += shares) {
+                Rows::add(own, rows + k * BLOCK, columns + k * VALUES);
+            }
             ring.release(item);
         }
         own.finish();

@@ -169,7 +169,9 @@ class StreamedProduct(_OfMemory):
             Statements(self.values, text, self.locals).add(before)
         names = self._names(epilogue)
         with self._rounds(text):
-            given = f"WARPS, {self.blocks}, T>(parts, ring, item, groups)"
+            # How many row groups there are at once depends on which experts are chosen.
+            alike = ", true" if self.family.routed is not None else ""
+            given = f"WARPS, {self.blocks}, T{alike}>(parts, ring, item, groups)"
             text.add(f"{self.kind}::multiply<{given};")
             rows, count = self.rows, f"BATCH * {self.rows} * groups"
             if self.active:
