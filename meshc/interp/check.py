@@ -15,6 +15,7 @@ from meshc.interp.named import Array
 from meshc.interp.sessions import Arrays, Session, state_results
 from meshc.interp.state import State
 from meshc.interp.together import RankSession
+from meshc.interp.token_batches import in_words_of, of_present
 from meshc.ir.batch import OWNER, POSITION, REQUEST, batch_of, requests_of
 from meshc.ir.core import tensor_type
 from meshc.ir.module import MACHINE_LEVELS, Module
@@ -76,7 +77,7 @@ def run_trace(
     session: Session | RankSession = Session(module, trace.constant, transfers, schedule)
     if module.ranks is not None:
         session = RankSession(module, trace.constant)
-    return [array for inputs, scalars in trace.steps for array in session.step(inputs, scalars)]
+    return _results(session, module, trace)
 
 
 def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcome:
@@ -85,8 +86,16 @@ def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcom
     session = Session(module, trace.constant)
     if start is not None:
         session.adopt(start)
-    results = [array for given, scalars in trace.steps for array in session.step(given, scalars)]
-    return Outcome(results, session.left())
+    return Outcome(_results(session, module, trace), session.left())
+
+
+def _results(session: Session | RankSession, module: Module, trace: Trace) -> list[Array]:
+    """The results of all steps of ``trace``, of the tokens that are there."""
+    return [
+        of_present(array, scalars)
+        for inputs, scalars in trace.steps
+        for array in session.step(inputs, in_words_of(module, scalars))
+    ]
 
 
 def random_trace(

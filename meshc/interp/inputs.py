@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from meshc.interp.named import Array
-from meshc.ir.batch import AHEAD, OWNER, POSITION, batch_of
+from meshc.interp.token_batches import check_batch
+from meshc.ir.batch import OWNER, POSITION, batch_of
 from meshc.ir.module import MACHINE_LEVELS, Module
 from meshc.ir.ops import graph, ranks
 from meshc.ir.ops.tile import scalars_of_rounds
@@ -137,11 +138,7 @@ def checked_scalars(module: Module, scalars: Scalars) -> dict[str, int | tuple[i
         if isinstance(value, tuple) and len(value) != several.get(name):
             fail("interp-scalar", f"{len(value)} values are given of the run-time scalar '{name}'")
     if OWNER in module.scalars:
-        names = OWNER, POSITION, *([AHEAD] if AHEAD in module.scalars else [])
-        owners, positions, *ahead = (np.broadcast_to(found[n], batch_of(module)) for n in names)
-        if ahead:
-            positions = _positions_of_tasks(owners, positions, *ahead)
-        _check_order(owners, positions)
+        check_batch(module, found)
     return found
 
 
@@ -161,31 +158,6 @@ def _several(module: Module) -> dict[str, int]:
     if module.level in MACHINE_LEVELS:
         return scalars_of_rounds(module)
     return dict.fromkeys((POSITION, OWNER), batch_of(module))
-
-
-def _positions_of_tasks(owners: Array, before: Array, ahead: Array) -> Array:
-    """The positions of the tokens of a batch, of which a run of tasks is told how many tokens of
-    their owner are cached and how many stand in front of each. Raises ``interp-scalar`` where it is
-    told of others."""
-    first = np.arange(len(owners)) - ahead
-    for token, request in enumerate(owners.tolist()):
-        (every,) = np.nonzero(owners == request)
-        same = np.all(first[every] == every[0]) and np.all(before[every] == before[token])
-        if not same or every[-1] - every[0] + 1 != len(every):
-            words = f"those of request {request} are not told so"
-            fail("interp-scalar", f"tokens of a request stand one behind the other: {words}")
-    return np.asarray(before + ahead)
-
-
-def _check_order(owners: Array, positions: Array) -> None:
-    """Refuse tokens of a batch that do not stand in the order of their positions for each request,
-    each once, those of position -1 excepted."""
-    last: dict[int, int] = {}
-    for owner, position in zip(owners.tolist(), positions.tolist(), strict=True):
-        if 0 <= position <= last.get(owner, -1):
-            words = f"position {position} of request {owner} stands behind its {last[owner]}"
-            fail("interp-scalar", f"tokens of a request come in the order of positions: {words}")
-        last[owner] = max(position, last.get(owner, -1))
 
 
 class RandomArrays(Mapping[str, Array]):

@@ -26,6 +26,7 @@ from meshc.ir.mesh import Axis, Mesh
 from meshc.ir.module import Buffer, Module
 from meshc.ir.ops import task, tile
 from meshc.ir.types import BufferType
+from meshc.ir.views import Range
 from meshc.support.diagnostics import fail
 
 MAX_TASKS = 200_000
@@ -375,8 +376,14 @@ class ReadStep(Step):
     region: Region
     slot: int
     below: Memo[int] | None = None
+    first: Memo[int] | None = None
 
     def run(self, core: Core) -> Iterator[None]:
+        if self.below and self.first and self.first(core.env) >= self.below(core.env):
+            # Nothing is read, so nothing needs to be there.
+            core.memory[self.slot][...] = 0
+            yield
+            return
         place = self.region.place(core.env)
         values = np.array(place.read(core.memory))
         if self.below is not None:
@@ -460,9 +467,12 @@ class TaskCompiler(Compiler):
 
     def read(self, op: task.Need | task.Stream, guard: Memo[bool] | None, names: Names) -> Step:
         """A region of a buffer into a value."""
-        below = op.below if isinstance(op, task.Stream) else None
-        limit = None if below is None else names.expr(below, op.span)
-        return ReadStep(op, guard, self.region(op, names), self._slots[op.result], limit)
+        limit = first = None
+        if isinstance(op, task.Stream) and op.below is not None:
+            limit = names.expr(op.below, op.span)
+            at = op.view.indices[op.dim] if op.dim < len(op.view.indices) else None
+            first = names.expr(at.start, op.span) if isinstance(at, Range) else None
+        return ReadStep(op, guard, self.region(op, names), self._slots[op.result], limit, first)
 
     def routed(self, op: task.Routed, guard: Memo[bool] | None, names: Names) -> Step:
         """What is done for experts that rows are sent to."""

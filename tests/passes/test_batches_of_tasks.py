@@ -9,9 +9,10 @@ from test_drafts_of_tasks import TINY, tasks_of
 
 import meshc
 from meshc.devices import device
-from meshc.interp.check import check_outcomes, random_trace
+from meshc.interp.check import check_outcomes, check_same, random_trace
 from meshc.interp.sessions import Session
 from meshc.interp.task_orders import Order
+from meshc.interp.token_batches import in_words_of
 from meshc.ir.batch import AHEAD, OWNER, POSITION
 from meshc.support.diagnostics import MeshcError
 from meshc.verify import check_fact
@@ -69,6 +70,30 @@ def test_tasks_compute_what_the_graph_does(model, order):
         wanted += judge.step(given, of_graph)
         found += session.step(given, of_tasks)
     check_outcomes(graph, module, wanted, found)
+
+
+def test_checks_of_passes_compare_tasks_with_the_graph(text):
+    """Also where tokens are absent, and behind the last position of a request."""
+    graph = graph_of("tiny_cuda/llama-4h2")
+    check_same(graph, meshc.parse(text), steps=10)
+    with pytest.raises(MeshcError, match=r"interp-mismatch"):
+        check_same(
+            graph, meshc.parse(text.replace('position = "ahead + pos', 'position = "pos')), steps=4
+        )
+
+
+@pytest.mark.parametrize(
+    ("owners", "positions", "told"),
+    [
+        ((2, 0, 0, 1, 1), (7, 3, 4, 0, 1), ((2, 0, 0, 1, 1), (7, 3, 3, 0, 0), (0, 0, 1, 0, 1))),
+        ((1, 1, 0, 0, 0), (4, 5, -1, -1, -1), ((1,) * 5, (4,) * 5, (0, 1, 2, 3, 4))),
+        ((0, 1, 1, 1, 2), (-1, 8, 9, -1, 3), ((0, 1, 1, 1, 2), (15, 8, 8, 8, 3), (0, 0, 1, 2, 0))),
+        ((0,) * 5, (-1,) * 5, ((0,) * 5, (15,) * 5, (0, 1, 2, 3, 4))),
+    ],
+)  # fmt: skip
+def test_tasks_are_told_of_the_same_tokens(text, owners, positions, told):
+    found = in_words_of(meshc.parse(text), {OWNER: owners, POSITION: positions})
+    assert found == dict(zip((OWNER, POSITION, AHEAD), told, strict=True))
 
 
 @pytest.fixture(scope="module")
