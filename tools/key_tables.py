@@ -18,11 +18,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from meshc.frontend.checkpoints import ModelConfig, catalogue_config, load_tokenizer, read_config
+from meshc.frontend.checkpoints import ModelConfig, catalogue_config, load_tokenizer
 from meshc.frontend.checkpoints.gguf.cuts import CUTS
 from meshc.frontend.checkpoints.gguf.rope import ROPE_KEYS
+from meshc.frontend.checkpoints.hf.config import config_from_json
 from meshc.frontend.checkpoints.hf.generation import INERT, NEUTRAL, READ
 from meshc.frontend.checkpoints.hf.unknown import inert_keys
+from meshc.frontend.checkpoints.json_text import parse_json_object
 from meshc.frontend.families import family_named, family_names
 from meshc.support.diagnostics import MeshcError
 
@@ -49,14 +51,14 @@ class TokenizerRow(NamedTuple):
 
 def read(config: Mapping[str, Any]) -> ModelConfig:
     """The model that ``config`` describes, without a name. Raises ``MeshcError``."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "config.json"
-        file.write_text(json.dumps(config), encoding="utf-8")
-        return replace(read_config(file), name="")
+    text = parse_json_object(json.dumps(config).encode(), "config.json")
+    return config_from_json(text, "")
 
 
-def answers(record: Mapping[str, Any]) -> dict[str, dict[str, list[tuple[object, str, str]]]]:
+@cache
+def answers() -> dict[str, dict[str, list[tuple[object, str, str]]]]:
     """By type of model and key: each value, what transformers makes of it, and what meshc does."""
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
     found: dict[str, dict[str, list[tuple[object, str, str]]]] = {}
     for kind, one in record.items():
         base = read(one["config"])
@@ -83,9 +85,9 @@ def _kinds(kinds: Iterable[str], every: Iterable[str]) -> str:
     return "all" if chosen == sorted(every) else ", ".join(chosen)
 
 
-def of_config(record: Mapping[str, Any]) -> list[str]:
+def of_config() -> list[str]:
     """The rows of the table of ``config.json``."""
-    table, reasons = answers(record), inert_keys()
+    table, reasons = answers(), inert_keys()
     rows = []
     for key in sorted({key for keys in table.values() for key in keys}):
         having = [kind for kind in table if key in table[kind]]
@@ -195,9 +197,8 @@ def of_tokenizer_files() -> list[str]:
 
 def page() -> str:
     """The text of the page, with the tables of today."""
-    record = json.loads(RECORD.read_text(encoding="utf-8"))
     tables = {
-        "config": of_config(record),
+        "config": of_config(),
         "generation": of_generation(),
         "gguf": of_gguf(),
         "tokenizers": of_tokenizer_files(),

@@ -23,7 +23,7 @@ RECORD = json.loads(script.RECORD.read_text(encoding="utf-8"))
 
 @pytest.fixture(scope="module")
 def answers():
-    return script.answers(RECORD)
+    return script.answers()
 
 
 def test_the_record_has_every_type_of_model_that_transformers_has():
