@@ -39,6 +39,7 @@ class Tokens:
         self.token = ""
         self.start = 0
         self.depth = 0
+        self._line, self._line_start, self._line_end = 0, 0, -1
         self.advance()
 
     def advance(self) -> str:
@@ -59,9 +60,12 @@ class Tokens:
 
     def span(self) -> Span:
         """The place of the current token."""
-        line = self.text.count("\n", 0, self.start) + 1
-        column = self.start - (self.text.rfind("\n", 0, self.start) + 1) + 1
-        return Span(self.source, line, column, max(1, len(self.token)))
+        while self._line_end < self.start:  # the line that is known ends in front of it
+            self._line, self._line_start = self._line + 1, self._line_end + 1
+            end = self.text.find("\n", self._line_start)
+            self._line_end = end if end >= 0 else len(self.text)
+        column = self.start - self._line_start + 1
+        return Span(self.source, self._line, column, max(1, len(self.token)))
 
     def wrong(self, message: str) -> NoReturn:
         """Fail at the current token."""

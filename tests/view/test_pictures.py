@@ -10,7 +10,12 @@ from meshc.cli import main
 PLOTS = pytest.importorskip("matplotlib", reason="needs matplotlib (extra plots)")
 
 
-@pytest.mark.parametrize("name", COMPILES)
+IN_CI = ("csl", "cuda")
+"""A target of cores and one of tasks; the pages of the others have tests of their own."""
+NAMES = [n if n in IN_CI else pytest.param(n, marks=pytest.mark.slow) for n in COMPILES]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_same_data_give_the_same_picture(name, tmp_path):
     page(name)
     files = [tmp_path / "one.png", tmp_path / "other.png"]

@@ -54,7 +54,7 @@ def places(operation: Operation) -> list[Place | None]:
 def _place(file: str, operand: Operand) -> Place | None:
     if not isinstance(operand, Window) or not operand.start.is_const or not operand.constant:
         return None
-    dims = operand.merged().dims
+    dims = operand.fewest
     if not has_one_dim(operand) or not dims[0].stride:
         return None
     return Place(file, operand.buffer.name, str(operand.start), dims)

@@ -113,7 +113,7 @@ class Costs:
         over the places where it may."""
         if len(sources) < 2 or any(one.dtype != DType.F32 for one in sources):
             return 0
-        first, second = (one.merged().dims[-1].stride for one in sources[:2])
+        first, second = (one.fewest[-1].stride for one in sources[:2])
         lanes = self._lanes(kind, str(DType.F32))
         halved = rows > 0 and min(stride_lanes(one, lanes) for one in (first, second)) > 1
         if not first or not second or halved:
@@ -209,9 +209,8 @@ def setup(operands: Sequence[object]) -> int:
 
 def rows_of_grids(operands: Sequence[object]) -> int:
     """The most rows that an operand of several dims has; 0 where all have one."""
-    merged = [one.merged() for one in operands if isinstance(one, Window)]
-    grids = [one for one in merged if len(one.dims) > 1]
-    return max((one.size // max(1, one.dims[-1].extent) for one in grids), default=0)
+    grids = [one for one in operands if isinstance(one, Window) and len(one.fewest) > 1]
+    return max((one.size // max(1, one.fewest[-1].extent) for one in grids), default=0)
 
 
 def writes(extent: int, strides: tuple[int, ...] = ()) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
 from operator import mul
@@ -53,18 +53,15 @@ class Window:
     start: Expr
     dims: tuple[Dim, ...]
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Elements in all; the most that there can be."""
-        total = 1
-        for dim in self.dims:
-            total *= dim.extent
-        return total
+        return prod(dim.extent for dim in self.dims)
 
     @property
     def count(self) -> Expr:
         """Elements of what a DSD walks through, as an expression."""
-        dims = _merged(self.dims)
+        dims = self.fewest
         return dims[0].steps if len(dims) == 1 else Expr.const(self.size)
 
     @property
@@ -81,7 +78,7 @@ class Window:
     def walked(self) -> bool:
         """Whether a DSD can walk through it: its extents are constant, or it is a single dim whose
         stride is one of :data:`STRIDES`."""
-        dims = _merged(self.dims)
+        dims = self.fewest
         return self.constant or (len(dims) == 1 and dims[0].stride in STRIDES)
 
     def moved(self, by: Expr | int) -> Window:
@@ -92,16 +89,20 @@ class Window:
         """A part with other dims and the same start."""
         return Window(self.buffer, self.dtype, self.start, tuple(dims))
 
+    @cached_property
+    def fewest(self) -> tuple[Dim, ...]:
+        """As few dims as possible that walk through the same elements in the same order."""
+        return _merged(self.dims)
+
     def merged(self) -> Window:
         """The same elements in the same order with as few dims as possible."""
-        return self.inner(_merged(self.dims))
+        return self if self.fewest == self.dims else self.inner(self.fewest)
 
     @property
     def pace(self) -> int:
         """The stride that counts for lanes: that of a window with one dim. For others no rule is
         documented, and the simulator has none; they count as dense."""
-        dims = _merged(self.dims)
-        return dims[0].stride if len(dims) == 1 else 1
+        return self.fewest[0].stride if len(self.fewest) == 1 else 1
 
     def trailing(self, count: int) -> Window:
         """The window of the last ``count`` dims."""
@@ -115,8 +116,7 @@ def own(name: str) -> Expr:
 
 def has_one_dim(window: Window) -> bool:
     """Whether a DSD of one dim walks through ``window``; the DSD of four has wide strides."""
-    dims = _merged(window.dims)
-    return len(dims) == 1 and dims[0].stride in STRIDES
+    return len(window.fewest) == 1 and window.fewest[0].stride in STRIDES
 
 
 @lru_cache(maxsize=8192)

@@ -108,4 +108,4 @@ class Steps:
 
 def _fits(window: Window) -> bool:
     known = all(dim.count is None for dim in window.dims)
-    return known and len(window.merged().dims) <= MOST_DIMS
+    return known and len(window.fewest) <= MOST_DIMS

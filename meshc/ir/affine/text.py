@@ -25,6 +25,7 @@ from meshc.ir.affine.cond import Cond
 from meshc.ir.affine.expr import MAX_DEPTH, RESERVED, Atom, Expr
 from meshc.ir.affine.piecewise import AffineMap, Piecewise
 from meshc.support.diagnostics import MeshcError, fail
+from meshc.support.shared import shared
 from meshc.support.spans import Span
 
 MAX_TEXT = 8192
@@ -51,12 +52,12 @@ def parse_expr(text: str, span: Span | None = None) -> Expr:
 
     ``span`` is where ``text`` begins in a source, for messages. Raises ``bad-affine``.
     """
-    return _parsed(text, span, lambda parser: parser.sum())
+    return _parsed(text, span, _Parser.sum)
 
 
 def parse_cond(text: str, span: Span | None = None) -> Cond:
     """Read a condition such as ``x mod 2 = 1 and y >= 3 or x < pos``. Raises ``bad-affine``."""
-    return _parsed(text, span, lambda parser: parser.cond())
+    return _parsed(text, span, _Parser.cond)
 
 
 def parse_piecewise(text: str, span: Span | None = None) -> Piecewise:
@@ -64,25 +65,38 @@ def parse_piecewise(text: str, span: Span | None = None) -> Piecewise:
 
     Raises ``bad-affine``.
     """
-    return _parsed(text, span, lambda parser: parser.piecewise())
+    return _parsed(text, span, _Parser.piecewise)
 
 
 def parse_map(text: str, span: Span | None = None) -> AffineMap:
     """Read a map such as ``{ [y, x] -> [y, x - 1] : x >= 1 }``. Raises ``bad-affine``."""
-    return _parsed(text, span, lambda parser: parser.map())
+    return _parsed(text, span, _Parser.map)
 
 
 def _parsed(text: str, span: Span | None, rule: Callable[[_Parser], _T]) -> _T:
     try:
-        parser = _Parser(text, span)
-        result = rule(parser)
-        parser.expect_end()
-        return result
+        return _read(text, rule)
+    except MeshcError:
+        pass  # it is read again, for the place of what is wrong
+    try:
+        return _whole(_Parser(text, span), rule)
     except MeshcError as error:
         # Errors of the constructors do not know where the text stands.
         raise MeshcError(
             d if d.span or span is None else replace(d, span=span) for d in error.diagnostics
         ) from None
+
+
+@shared
+def _read(text: str, rule: Callable[[_Parser], _T]) -> _T:
+    """What ``text`` says, which a module says in many places, and one behind each pass again."""
+    return _whole(_Parser(text, None), rule)
+
+
+def _whole(parser: _Parser, rule: Callable[[_Parser], _T]) -> _T:
+    result = rule(parser)
+    parser.expect_end()
+    return result
 
 
 @dataclass(frozen=True)

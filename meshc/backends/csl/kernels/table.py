@@ -244,7 +244,7 @@ class Kernels:
         kept = csl.record(save_address=csl.TRUE)
         body.append(loaded(rows, memory(_at_start(first) if rebased else first), kept))
         if fresh:
-            (count,) = factors.merged().dims
+            (count,) = factors.fewest
             multiply = builtin("fmul", product.c.dtype)
             body.append(csl.do(multiply, sums.to, cell(factors), rows))
             factors = factors.moved(count.stride).inner([Dim(count.extent - 1, count.stride)])
