@@ -23,7 +23,7 @@ def both(name, phase, mesh, **fields):
     [
         ("smollm2-135m", "96x96", 2, 1024),
         ("smollm2-135m", "41x97", 1, 4096),
-        ("llama-2-7b", "256x256", 1, 1024),
+        pytest.param("llama-2-7b", "256x256", 1, 1024, marks=pytest.mark.slow),
         ("llama-3-8b", "420x420", 2, 4096),
     ],
 )
@@ -33,7 +33,10 @@ def test_steps_are_within_six_percent_of_the_clock(name, mesh, layers, tokens):
     assert search.cost.compute == pytest.approx(clock.cost.compute, rel=0.06)
 
 
-@pytest.mark.parametrize("mesh, tokens", [("24x24", 64), ("46x46", 64), ("64x64", 256)])
+@pytest.mark.parametrize(
+    "mesh, tokens",
+    [("24x24", 64), pytest.param("46x46", 64, marks=pytest.mark.slow), ("64x64", 256)],
+)
 def test_prompts_are_within_four_percent_of_the_clock(mesh, tokens):
     search, clock = both("smollm2-135m", "prefill", mesh, layers=1, seq=tokens)
     assert search.total == pytest.approx(clock.total, rel=0.04)
@@ -50,7 +53,7 @@ def test_heads_that_share_a_key_head_are_counted_as_one_product():
 @pytest.mark.parametrize(
     "name, mesh, fields",
     [
-        ("gpt-oss-20b", "512x512", {"layers": 1, "seq": 64}),
+        pytest.param("gpt-oss-20b", "512x512", {"layers": 1, "seq": 64}, marks=pytest.mark.slow),
         ("mixtral-8x7b", "456x456", {"layers": 1, "seq": 1024}),
         ("smollm2-135m", "78x78", {"layers": 1, "seq": 1024, "dtype": "f32"}),
     ],

@@ -53,7 +53,12 @@ def test_stays_of_blocks_are_what_phases_take():
             assert means == pytest.approx(told, rel=1e-9, abs=1e-15), (seed, phase)
 
 
-@pytest.mark.parametrize("seeds", [range(n, n + 40) for n in range(0, 160, 40)], ids=str)
+SEEDS = [range(n, n + 40) for n in range(0, 160, 40)]
+
+
+@pytest.mark.parametrize(
+    "seeds", [SEEDS[0], *(pytest.param(s, marks=pytest.mark.slow) for s in SEEDS[1:])], ids=str
+)
 def test_drawn_phases_at_once_and_one_by_one(seeds, monkeypatch):
     at_once = [simulate(*drawn(seed)) for seed in seeds]
 
