@@ -44,7 +44,8 @@ def fewest_queues(mesh, tracks):
     for track in tracks:
         bits = receivers(mesh, track)
         down = mesh.whole(track.axis) == mesh.down
-        ends.append({(y, x) for y, x in cores if bits >> (y if down else x) & 1})
+        on = ((y, x) for y, x in cores if bits >> (y if down else x) & 1)
+        ends.append(sum(1 << y * mesh.columns + x for y, x in on))
     best = len(ends)
 
     def put(at, queues):
