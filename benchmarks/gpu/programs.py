@@ -20,7 +20,14 @@ from meshc.backends.cuda.executor import Grid
 from meshc.backends.cuda.launches import Launch, part_of
 from meshc.backends.cuda.packing.codes import CodedRows
 from meshc.backends.cuda.packing.matrix_rows import GROUP, Rows
-from meshc.backends.cuda.program import Prefill, StepProgram, Weight, numbered
+from meshc.backends.cuda.program import (
+    AHEAD_OF,
+    OWNERS,
+    Prefill,
+    StepProgram,
+    Weight,
+    numbered,
+)
 from meshc.ir.codes import CODE_FORMATS, LEAST, LEAST_UNITS, SCALES, UNITS, CodeFormat
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
@@ -112,8 +119,16 @@ class Step:
         return graph
 
     def set_cached(self, count: int) -> None:
-        """Let every request have ``count`` tokens. Raises MeshcError."""
-        self._memory["cached"][0].write(np.full(self.program.batch, count, np.int32))
+        """Let every request have ``count`` tokens. Of a batch of tokens each request has one, and
+        the last one all that are left. Raises MeshcError."""
+        rows, ahead = self.program.tokens, np.zeros(self.program.tokens, np.int32)
+        if OWNERS in self._memory:
+            requests = self.program.batch - 1  # the last one is nobody
+            owners = np.minimum(np.arange(rows, dtype=np.int32), requests - 1)
+            ahead = np.arange(rows, dtype=np.int32) - owners
+            self._memory[OWNERS][0].write(owners)
+            self._memory[AHEAD_OF][0].write(ahead)
+        self._memory["cached"][0].write(np.full(rows, count, np.int32) + ahead)
 
     def set_chunk(self, reader: Prefill, cached: int) -> None:
         """Let a chunk of ``reader`` be full, behind ``cached`` tokens. Raises MeshcError."""
@@ -171,7 +186,7 @@ class Step:
         for reader in program.prefills:
             shape = program.buffers[f"{reader.inputs}_pages"].shape
             self._memory[f"{reader.inputs}_pages"][0].write(pages[: math.prod(shape)])
-        tokens = np.random.default_rng(0).integers(0, program.vocabulary, program.batch)
+        tokens = np.random.default_rng(0).integers(0, program.vocabulary, program.tokens)
         self._memory["tokens"][0].write(tokens.astype(np.int32))
 
     def _make(self, name: str, dtype: str, nbytes: int, layers: int, spread: float) -> None:

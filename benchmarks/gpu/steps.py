@@ -34,6 +34,7 @@ from tracing import traced, traces
 
 from meshc.backends.cuda.driver.gpu import Device
 from meshc.backends.cuda.emit import MANIFEST
+from meshc.ir.batch import AHEAD, BATCH, OWNER, POSITION
 from meshc.support.diagnostics import MeshcError
 from meshc.support.native import BuildError
 
@@ -63,6 +64,11 @@ class Case:
 def _kept(form: str) -> dict[str, Any]:
     """Options of programs whose weights stay quantised in ``form``."""
     return {"keep_quantised": (f"all={form}",)}
+
+
+def _mixed(tokens: int) -> dict[str, Any]:
+    """Options of steps that read so many tokens of any requests."""
+    return {"serving": "chunks", "batch_tokens": tokens}
 
 
 _LONG = (1024, 4096, 16384)
@@ -110,6 +116,8 @@ CASES = (
     Case("llama-2-7b-4-tiles", "llama-2-7b", (1024, 4096), capacity=16385, flying=4),
     Case("llama-3-8b-2-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=2),
     Case("llama-3-8b-4-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=4),
+    Case("llama-3-8b-mixed-16", "llama-3-8b", (1024, 4096), batch=16, options=_mixed(16)),
+    Case("llama-3-8b-mixed-64", "llama-3-8b", (1024, 4096), batch=16, options=_mixed(64)),
     Case("smollm2-135m-traced", "smollm2-135m", (1024,), traced=True),
     Case("smollm2-135m-counter-traced", "smollm2-135m", (1024,), counter=True, traced=True),
     Case("gpt-oss-20b-traced", "gpt-oss-20b", (4095,), traced=True),
@@ -157,7 +165,9 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
         made = meshc.compile(case.model, target="cuda", output=folder, **asked)
     module, predicted = made.modules["decode"], []
     for cached in case.contexts:
-        found = step_time(module, {"pos": [cached] * case.batch if case.batch > 1 else cached})
+        told = dict.fromkeys({OWNER, AHEAD} & module.scalars.keys(), 0)
+        rows = module.dims.get(BATCH, 1)
+        found = step_time(module, {**told, POSITION: [cached] * rows if rows > 1 else cached})
         spent = [[p.name, p.times, p.bytes, vars(p.spent)] for p in found.phases]
         predicted.append({"seconds": found.seconds, "bytes": found.bytes, "phases": spent})
     chunks = []

@@ -56,6 +56,22 @@ def test_a_case_is_prepared_and_timed(case, fake, in_executor, tmp_path, capsys)
     assert len(lines) == 3 and "10/10" in lines[0] and "16 tokens" in lines[2]
 
 
+@pytest.mark.slow
+def test_a_batch_of_tokens_is_prepared_and_timed(fake, in_executor, tmp_path):
+    """Two requests with a token each, and a third with all that are left."""
+    case = steps.Case("mixed", str(MIXTRAL), (3, 5), batch=3, options=steps._mixed(8))
+    in_executor(programs)
+    steps.prepare(tmp_path / "made", [case])
+    out = tmp_path / "out"
+    out.mkdir()
+    options = argparse.Namespace(measure=tmp_path / "made", out=out, driver=fake.path, repeats=1)
+    steps.time_case(options, case)
+    found = steps.Records(out).read()
+    assert [(r["kind"], r["cached"]) for r in found] == [("step", 3), ("step", 5)]
+    for one in found:
+        assert one["equal"] == one["runs"] and one["finite"] and one["largest"] > 0
+
+
 def test_a_trace_has_each_phase_of_each_layer(case):
     """The text says when the first thread of a block comes to a phase, and when it has what
     products or staged words need."""
