@@ -61,7 +61,9 @@ def of_present(array: Array, scalars: Mapping[str, int | Sequence[int]]) -> Arra
     absent by ``scalars``, which are those of a graph; any other as it is."""
     if OWNER not in scalars:
         return array
-    there = np.broadcast_to(scalars[POSITION], len(array)) >= 0
+    there = np.ravel(scalars[POSITION]) >= 0
+    if len(there) not in (1, len(array)):
+        return array
     return np.where(there.reshape(-1, *[1] * (array.ndim - 1)), array, 0)
 
 
