@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshc.interp.named import Array
+from meshc.interp.nearness import chosen
 
 _TINY = 1e-20
 """Added to the sum of gates that are divided by it."""
@@ -20,8 +21,10 @@ def top_k(scores: Array, bias: Array | None, options: Mapping[str, Any]) -> Arra
     if groups > 1:
         by_group = choice.reshape(*choice.shape[:-1], groups, choice.shape[-1] // groups)
         best = np.sort(by_group, -1)[..., -options["group_top"] :].sum(-1)
+        chosen(best, options["kept_groups"])
         kept = (places(best) < options["kept_groups"])[..., None]
         choice = np.where(kept, by_group, -np.inf).reshape(choice.shape)
+    chosen(choice, options["count"])
     gates = np.where(places(choice) < options["count"], scores, np.zeros_like(scores))
     return gates / (gates.sum(-1, keepdims=True) + _TINY) if options["normalise"] else gates
 

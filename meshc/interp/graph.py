@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike
 from meshc.interp import draws, formulas, gating
 from meshc.interp.inputs import Scalars, bound_inputs, checked_scalars, rounds_of
 from meshc.interp.named import Array, Dims, aligned, contracted, ungrouped
+from meshc.interp.nearness import chosen
 from meshc.interp.ranks import ALONE, Place
 from meshc.interp.rounding import coded_rows
 from meshc.ir.batch import BATCH, OWNER, POSITION
@@ -256,6 +257,7 @@ def _top_k(scope: Scope, op: graph.TopK) -> list[Array]:
 @meaning(graph.ArgMax)
 def _arg_max(scope: Scope, op: graph.ArgMax) -> list[Array]:
     x, axis = scope.of(op.operands[0]), _dims(op.operands[0]).index(op.dim)
+    chosen(np.moveaxis(x, axis, -1), 1)
     return [np.where(np.isnan(x).any(axis), np.inf, x.argmax(axis))]
 
 
