@@ -223,8 +223,10 @@ class TileTimes:
 
     def asking(self, piece: Piece) -> float:
         """Seconds until the next tile can be asked for behind one: tokens lie in pages, which are
-        looked up."""
-        return self.device.real("attention_asking_ns") * NS if piece.kind == "attention" else 0.0
+        looked up, those of several tiles together."""
+        if piece.kind != "attention":
+            return 0.0
+        return self.device.real("attention_asking_ns") * NS / piece.looked_up
 
     def piece(self, piece: Piece) -> float:
         """Seconds for a whole tile of what ``piece`` brings."""
