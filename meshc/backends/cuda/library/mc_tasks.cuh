@@ -296,10 +296,14 @@ struct Copied {
         }
     }
 
-    // By all warps: wait until the first ``blocks`` are there.
-    MC_INLINE void need(int blocks) {
+    // By all warps: wait until columns are there for the tile of ``tile`` blocks of weights that begins with block
+    // ``at`` of ``count``, of which each is multiplied by ``columns`` of these. Where a tile begins whose columns may
+    // not be there, or ``count``.
+    MC_INLINE int until(int at, int count, int tile, int columns = 1) {
+        const int needed = min(at + tile, count) * columns;
 #pragma unroll 1
-        for (; there < blocks; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
+        for (; there < needed; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
+        return there >= count * columns ? count : at + (there / columns - at) / tile * tile;
     }
 };
 
