@@ -158,7 +158,7 @@ def test_fewer_blocks_have_more_each(small):
         ("attention_tile_ns", 9000, "computing"),
         ("product_task_ns", 9000, "computing"),
         ("attention_task_ns", 90000, "computing"),
-        ("attention_asking_ns", 900000, "memory"),
+        ("attention_asking_ns", 90000, "memory"),
         ("signal_ns", 9000, "meeting"),
         ("ready_ns", 9000, "meeting"),
         ("prepare_ns", 900, "meeting"),
