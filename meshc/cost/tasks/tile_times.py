@@ -37,9 +37,9 @@ measured to give 0.594, 0.905, 0.997 and 1 of it; this says 0.598, 0.955, 0.995 
 ATTENDED_HEADS = 8
 """Query heads whose attention takes the same instructions as that of one."""
 LOOKED_UP_TOGETHER = 475 / 503
-"""What is left of the time from a tile of cached tokens to the next where pages of several tiles are
-looked up together: nanoseconds of the persistent step, whose warp did that, and of steps that look
-up those of one. Both are what 12288 more tokens took Llama-2-7B (docs/step-times.md)."""
+"""What is left of the time from a tile of cached tokens to the next where pages of several tiles
+are looked up together: nanoseconds of the persistent step, whose warp did that, and of steps that
+look up those of one. Both are what 12288 more tokens took Llama-2-7B (docs/step-times.md)."""
 
 OF_NUMBERS = 6
 """Instructions of a warp for 16 x 16 weights of 16 bits and 8 columns, the loop's among them."""
