@@ -38,7 +38,8 @@ from meshc.driver.reproduction.timed_steps import (
 )
 
 CLOCK_GHZ, WARPS, SCHEDULERS = 1.98, 8, 4
-# What loop_instructions.py printed. All warps go through a tile, one through 16 of its 32 tokens.
+# What loop_instructions.py printed of the programs that were timed. All warps go through a tile,
+# one through 16 of its 32 tokens.
 PRODUCT_TILE, PRODUCT_TASK = {8: 86, 16: 117}, 64
 ATTENTION_TILE, ATTENTION_TASK = 33 + 2 * 249 / WARPS, 455
 STALLS = (1.0, 1.3, 1.6, 1.9, 2.2)

@@ -204,6 +204,16 @@ def test_the_ring_is_what_columns_leave():
     assert times.ring(190_000) == Ring(4, 3)
 
 
+@pytest.mark.parametrize(("batch", "tiles"), [(1, 13), (8, 9)])
+def test_the_ring_is_that_of_the_kernel(batch, tiles):
+    """A layer of Llama-2-7B, whose vectors leave so many tiles."""
+    asked = {"phase": "decode", "seq": 64, "dtype": "f16", "layers": 1, "batch": batch}
+    made = meshc.compile("llama-2-7b", target="cuda", device="h200", **asked)
+    found = step_time(made.modules["decode"], {"pos": 63})
+    assert found.ring.tiles == tiles
+    assert f"constexpr int STAGES = {tiles};" in made.files["step.cu"]
+
+
 def test_memory_gives_what_was_measured_of_it():
     """Of the rate: 2761, 4208, 4634, 4668 and 4648 GB/s for 1, 2, 3, 4 and 12 tiles of 16 KiB
     (``benchmarks/recorded/h200_rates.json``)."""

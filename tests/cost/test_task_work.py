@@ -78,7 +78,7 @@ def test_a_small_program_by_hand():
     weights, tokens = loop.body[1].families
     assert weights.read == {"%v[layer]": (2048, False), "%gain": (2048, True)}
     assert tokens.read == {"%v[layer]": (2048, False)}
-    assert weights.held == 4 * 512 + 8 * 1024
+    assert weights.held == 4 * 512 + 1024
     assert (weights.vectors, weights.width, weights.at_once) == (1, 512, 2048)
     assert weights.waited == tokens.waited == {"%v[layer]": 2048}
     (one,) = set(weights.tasks)
@@ -86,7 +86,7 @@ def test_a_small_program_by_hand():
     assert one.pieces == (Piece(8192, "product", 1, 0.5),)
     token = 1024
     assert [[p.bytes // token for p in t.pieces] for t in tokens.tasks] == [[2, 2], [2, 1]]
-    assert {p.kind for t in tokens.tasks for p in t.pieces} == {"attention"}
+    assert {(p.kind, p.looked_up) for t in tokens.tasks for p in t.pieces} == {("attention", 32)}
     assert loop.body[1].bytes == 4 * 8192 + 7 * token + 2048
 
 

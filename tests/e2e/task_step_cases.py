@@ -48,6 +48,8 @@ LATENTS = Drawn(
 LATENT_REQUESTS = replace(
     LATENTS, batch=2, capacity=90, merge=False, cores=3, positions=((45, 3), (12, 89)), meet="tags"
 )
+# Pages of one token, of which a warp looks up those of two tiles at once, three times and more.
+PAGES = replace(LLAMA, page=1, capacity=250, positions=((249,), (17,)))
 # Left sides in memory that a block copies in one, two and three pieces.
 PIECEWISE = replace(
     LLAMA, decoder=replace(LLAMA.decoder, hidden=1100, features=624, layers=2)
@@ -55,5 +57,5 @@ PIECEWISE = replace(
 CASES = {
     "llama": LLAMA, "splits": SPLITS, "windows": WINDOWS, "parts": PARTS, "tags": TAGS,
     "merged tags": MERGED_TAGS, "tagged parts": TAGGED_PARTS, "latents": LATENTS,
-    "latent requests": LATENT_REQUESTS,
+    "latent requests": LATENT_REQUESTS, "pages": PAGES,
 }  # fmt: skip

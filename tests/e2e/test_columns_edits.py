@@ -1,6 +1,7 @@
 """Edits of products whose left sides come through the ring, in the library and in emitted kernels,
 are noticed: by float64, or by the executor."""
 
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,10 +21,10 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 STEP, LIBRARY = "step.cu", "mc_streamed.cuh"
 TASKS, FRAGMENTS = "mc_tasks.cuh", "mc_fragments.cuh"
 GROUPS, ROWS, COPIED, CODED = (18, 11, False), (20, 13, False), (20, 13, True), (3, 8, False)
-COPIED_CODES, PIECES = (3, 8, True), (0, 16, True)
+COPIED_CODES, PIECES, PIECES_OF_CODES = (3, 8, True), (0, 16, True), (1, 16, True)
 """Drawn decoders and how many requests a step has: three blocks with many row groups each, of widths
 that are no whole blocks; rows that are no whole fragments, of widths of 100; and codes (e4m3_64). Left
-sides that a block copies, in one piece and in several."""
+sides that a block copies, in one piece and in several, for rows of numbers and of codes."""
 
 # Lines of kernels are as long as they are.
 # ruff: noqa: E501
@@ -68,10 +69,12 @@ EDITS = {
     "the last piece is whole": (COPIED, TASKS, "min(PIECE, COUNT - at) * BLOCK", "PIECE * BLOCK"),
     "a piece is not asked for": (PIECES, TASKS, "for (int at = 0; at < COUNT; at += PIECE) {", "for (int at = 0; at < COUNT; at += 2 * PIECE) {"),
     "pieces have the first one's barrier": (PIECES, TASKS, "expect(came + at / PIECE, bytes);", "expect(came, bytes);"),
-    "only the first piece is waited for": (PIECES, TASKS, "for (; there < blocks; there", "for (; there < min(blocks, PIECE); there"),
-    "products do not wait": (COPIED, FRAGMENTS, "coming.need(at + blocks);", ""),
-    "products wait for the tile before": (PIECES, FRAGMENTS, "coming.need(at + blocks);", "coming.need(at);"),
-    "products of codes do not wait": (COPIED_CODES, "mc_codes.cuh", "coming.need((at + blocks) * Coded::FRAGMENTS);", ""),
+    "only the first piece is waited for": (PIECES, TASKS, "piece++) wait(came", "piece++) if (piece == 0) wait(came"),
+    "products do not wait": (COPIED, FRAGMENTS, "coming.until(at, count, tile_blocks)", "count"),
+    "products go on behind what is there": (PIECES, TASKS, "there >= count * columns ? count :", "true ? count :"),
+    "products go on a tile too far": (PIECES, TASKS, "(there / columns - at) / tile * tile", "((there / columns - at) / tile + 1) * tile"),
+    "products of codes do not wait": (COPIED_CODES, "mc_codes.cuh", "coming.until(at, count, tile_blocks, Coded::FRAGMENTS)", "count"),
+    "blocks of codes wait for one fragment": (PIECES_OF_CODES, "mc_codes.cuh", "tile_blocks, Coded::FRAGMENTS)", "tile_blocks)"),
     "what was there before": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1, there = piece = 0;", "parities ^= (1u << PIECES) - 1;"),
     "parities of the time before": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1, there = piece = 0;", "there = piece = 0;"),
     "all pieces turn": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1,", "parities ^= ~0u,"),
@@ -108,6 +111,9 @@ def judge_of(case):
     ):
         if case in (CODED, COPIED_CODES):
             drawn, form = quantised_decoder(seed)
+        elif case == PIECES_OF_CODES:
+            whole = replace(PIECEWISE.decoder, hidden=1088, features=640)
+            drawn, form = replace(PIECEWISE, decoder=whole), "e4m3_64"
         else:
             drawn, form = (PIECEWISE if case == PIECES else drawn_decoder(seed)), ""
         return Judge.of(drawn.with_columns(batch), seed, Path(folder), keep=form)

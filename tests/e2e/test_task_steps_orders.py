@@ -8,7 +8,7 @@ import pytest
 from drawn_decoders import Drawn
 from float64_decoders import Decoder, rounded
 from reduced import only
-from task_step_cases import CASES, LLAMA
+from task_step_cases import CASES, LLAMA, PAGES
 from task_steps import BOUNDS, Judge, Run
 
 from meshc.backends.cuda.executor import CXX, WATCHED, Mode, modes
@@ -54,6 +54,14 @@ def test_no_two_threads_race(name, tmp_path):
     few = judge.step.with_blocks(5)
     watched = [judge.check(few, Mode("random", late, 5), WATCHED) for late in (False, True)]
     assert same([judge.check(), *watched])
+
+
+@pytest.mark.parametrize("tokens", [16, 64])
+def test_pages_of_several_tiles_are_looked_up_at_once(tokens, tmp_path):
+    """Pages of one token; those of a tile of 64 are more than a warp has lanes."""
+    judge = Judge.of(replace(PAGES, tokens=tokens), 8, tmp_path)
+    assert f"mc::Pages<1, 2, {tokens}>" in judge.step.text
+    judge.check(mode=Mode("starve_warp", True, 2))
 
 
 def test_all_blocks_of_a_full_grid_are_watched(tmp_path):

@@ -25,6 +25,14 @@ MOST_VECTORS = 16
 PIECE_BYTES = 16_384
 """Left sides that lie in memory are copied in pieces of about so many bytes (Copied in
 mc_tasks.cuh)."""
+RUN_TOKENS, LOOKING_LANES = 16, 32
+"""Cached tokens that lie in one page, as long as pages are no smaller; and lanes of a warp, each of
+which looks up the page of one such run (Pages in mc_tasks.cuh)."""
+
+
+def looked_up_together(tokens: int) -> int:
+    """Tiles of so many cached ``tokens`` whose pages a warp looks up at once."""
+    return max(LOOKING_LANES // -(-tokens // RUN_TOKENS), 1)
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:

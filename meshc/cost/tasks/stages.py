@@ -25,7 +25,8 @@ class Piece:
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
     ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
-    of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought."""
+    of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought. Of tiles of
+    cached tokens so many are ``looked_up`` together."""
 
     bytes: int
     kind: Kind = "copy"
@@ -35,6 +36,7 @@ class Piece:
     vectors: float = 0.0
     copied: int = 0
     of_floats: bool = False
+    looked_up: int = 1
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,10 @@ SHARPNESS = 6
 measured to give 0.594, 0.905, 0.997 and 1 of it; this says 0.598, 0.955, 0.995 and 0.999."""
 ATTENDED_HEADS = 8
 """Query heads whose attention takes the same instructions as that of one."""
-
+LOOKED_UP_TOGETHER = 475 / 503
+"""What is left of the time from a tile of cached tokens to the next where pages of several tiles
+are looked up together: nanoseconds of the persistent step, whose warp did that, and of steps that
+look up those of one. Both are what 12288 more tokens took Llama-2-7B (docs/step-times.md)."""
 
 OF_NUMBERS = 6
 """Instructions of a warp for 16 x 16 weights of 16 bits and 8 columns, the loop's among them."""
@@ -223,8 +226,11 @@ class TileTimes:
 
     def asking(self, piece: Piece) -> float:
         """Seconds until the next tile can be asked for behind one: tokens lie in pages, which are
-        looked up."""
-        return self.device.real("attention_asking_ns") * NS if piece.kind == "attention" else 0.0
+        looked up, perhaps those of several tiles together."""
+        if piece.kind != "attention":
+            return 0.0
+        whole = self.device.real("attention_asking_ns") * NS
+        return whole if piece.looked_up == 1 else whole * LOOKED_UP_TOGETHER
 
     def piece(self, piece: Piece) -> float:
         """Seconds for a whole tile of what ``piece`` brings."""

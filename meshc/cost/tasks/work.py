@@ -19,7 +19,12 @@ from numpy.typing import NDArray
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
-from meshc.analysis.tasks.tiles import MOST_TOGETHER, columns_are_copied, streamed_copy_bytes
+from meshc.analysis.tasks.tiles import (
+    MOST_TOGETHER,
+    columns_are_copied,
+    looked_up_together,
+    streamed_copy_bytes,
+)
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
@@ -383,7 +388,10 @@ class _Family:
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
             of_floats = read.view.buffer in self.coded
-            return Piece(0, "attention", rows * self.taken(stream), of_floats=of_floats)
+            many, together = rows * self.taken(stream), 1
+            if read.below is not None:
+                together = looked_up_together(along(read.view, read.dim)[1])
+            return Piece(0, "attention", many, of_floats=of_floats, looked_up=together)
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
 
@@ -424,7 +432,7 @@ class _Family:
         if self.streamed:
             return SUMS_BYTES // 2 * vectors
         columns = 2 * width * vectors * (2 if vectors <= 4 else 1)
-        return columns + SUMS_BYTES * max(vectors, 8) if width else 0
+        return columns + SUMS_BYTES * vectors if width else 0
 
 
 _READS = (task.Need, task.Stream)

@@ -9,6 +9,8 @@ warp that brings tiles looked up each tile's pages once it had found a place for
 attention slower; and of the steps that the command made later that day. All these are predicted by
 the numbers that were fitted to the first ones. The last are of the steps that the command makes
 since, three of which the numbers of the device's file are fitted to; and two in clusters of blocks.
+In all of them a block looked up the pages of its cached tokens tile by tile, and those of task
+programs left room for sums of eight vectors and more; both have changed since (:func:`as_timed`).
 """
 
 from __future__ import annotations
@@ -21,8 +23,16 @@ from math import exp
 from meshc.backends.request import CompileRequest
 from meshc.cost.predictions import inputs_of
 from meshc.cost.tasks.blocks import Ring
-from meshc.cost.tasks.phase_times import StepTime, step_time, time_of_work
-from meshc.cost.tasks.stages import SUMS_BYTES, LoopWork, Meeting, PhaseWork, Stage, TaskWork
+from meshc.cost.tasks.phase_times import StepTime, time_of_work
+from meshc.cost.tasks.stages import (
+    SUMS_BYTES,
+    FamilyWork,
+    LoopWork,
+    Meeting,
+    PhaseWork,
+    Stage,
+    TaskWork,
+)
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import Device, Number, device
@@ -40,6 +50,8 @@ L2_BYTES = 62_914_560 / 2
 """What lies in an H200's L2 at once, half of what it has: what multiprocessors read of the other
 half lies in both. What comes is taken to replace any of it alike."""
 FLYING = 4
+SUMS_THEN = 8
+"""Vectors of which a block had room for sums, at the least."""
 LEAST_TILES = 4
 CAPACITY, CAPACITY_OF_BATCHES = 16385, 4112
 MOST_CAPACITY = {
@@ -131,7 +143,8 @@ def work_of_kernel(model: str, cached: int) -> tuple[Stage, ...]:
     """What the tasks of the persistent kernel do for a step."""
     module = _module(model)
     dims = module.dims
-    return tuple(_by_kernel(work_of(module, {"pos": cached}), dims, module.the_device(), cached))
+    work = as_timed(work_of(module, {"pos": cached}), sums=1)
+    return tuple(_by_kernel(work, dims, module.the_device(), cached))
 
 
 @cache
@@ -167,13 +180,40 @@ def _by_kernel(
     return found
 
 
+def as_timed(stages: Sequence[Stage], sums: int = SUMS_THEN) -> tuple[Stage, ...]:
+    """The work of a program as it was timed: pages of cached tokens are looked up tile by tile, and
+    a block's warps have room for sums of so many vectors at the least."""
+
+    def timed(family: FamilyWork) -> FamilyWork:
+        own = family.width and not family.beside_vectors
+        held = family.held + (SUMS_BYTES * max(sums - family.vectors, 0) if own else 0)
+        kinds = {
+            one: replace(one, pieces=tuple(replace(p, looked_up=1) for p in one.pieces))
+            for one in dict.fromkeys(family.tasks)
+        }
+        return replace(family, held=held, tasks=tuple(kinds[one] for one in family.tasks))
+
+    found: list[Stage] = []
+    for stage in stages:
+        if isinstance(stage, LoopWork):
+            stage = replace(stage, body=as_timed(stage.body, sums))
+        elif isinstance(stage, PhaseWork):
+            stage = replace(stage, families=tuple(map(timed, stage.families)))
+        found.append(stage)
+    return tuple(found)
+
+
+def _work_as_timed(module: Module, cached: int) -> tuple[Stage, ...]:
+    return as_timed(work_of(module, {"pos": cached}))
+
+
 def kernel_ring(model: str, cached: int, flying: int = FLYING, ahead: int = 0) -> Ring:
-    """The ring of the persistent kernel, whose warps have sums of one vector, not of eight."""
+    """The ring of the persistent kernel, whose warps have sums of one vector."""
     times = TileTimes(_module(model).the_device())
     stages = work_of_kernel(model, cached)
     widest = max(f.held for stage in stages for phase in _phases(stage) for f in phase.families)
     kept = exp(-ahead * times.tile * times.device.cores / L2_BYTES)
-    ring = times.ring(widest - 7 * SUMS_BYTES)
+    ring = times.ring(widest)
     return replace(ring, flying=flying, ahead=ahead, kept=kept)
 
 
@@ -204,7 +244,7 @@ def predicted_of_tasks(step: Recorded) -> StepTime:
     module = tasks_of(step.model, capacity, step.batch, more=step.options)
     numbers = {**THEN, "attention_asking_ns": EMITTED_ASKING_NS}
     device = with_numbers(module.the_device(), numbers)
-    return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(device))
+    return time_of_work(_work_as_timed(module, step.cached), TileTimes(device))
 
 
 def predicted_of_own(step: Recorded) -> StepTime:
@@ -212,7 +252,7 @@ def predicted_of_own(step: Recorded) -> StepTime:
     capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
     module = tasks_of(step.model, capacity, step.batch, more=OWN_OPTIONS[step.model])
     device = with_numbers(module.the_device(), THEN)
-    return time_of_work(work_of(module, {"pos": step.cached}), TileTimes(device))
+    return time_of_work(_work_as_timed(module, step.cached), TileTimes(device))
 
 
 def predicted_of_made(step: Recorded, device: Device | None = None) -> StepTime:
@@ -223,9 +263,8 @@ def predicted_of_made(step: Recorded, device: Device | None = None) -> StepTime:
     module = _made(
         step.model, min(capacity, MOST_CAPACITY.get(step.model, capacity)), step.batch, meet
     )
-    return time_of_work(
-        work_of(module, {"pos": step.cached}), TileTimes(device or module.the_device())
-    )
+    times = TileTimes(device or module.the_device())
+    return time_of_work(_work_as_timed(module, step.cached), times)
 
 
 @cache
@@ -239,7 +278,8 @@ def predicted_of_clusters(step: Recorded) -> StepTime:
         target="cuda", device="h200", dtype="f16", seq=step.cached + 1, cluster=step.cluster
     )
     made = compile_loaded(load_any(step.model, Diagnostics()), request, trial=True, verified=False)
-    return step_time(made.modules["decode"], {"pos": step.cached})
+    module = made.modules["decode"]
+    return time_of_work(_work_as_timed(module, step.cached), TileTimes(module.the_device()))
 
 
 _PREDICTED: Mapping[str, Callable[[Recorded], StepTime]] = {

@@ -370,16 +370,19 @@ MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const 
                                      int count, int tile_blocks, int me, Coming&& coming = There()) {
     typedef JoinedSums<T, BATCH, WARPS> Joined;
     typename Coded::template Of<RowSums<T, BATCH>, T> sum;
-    for (int at = 0; at < count; at += tile_blocks, item++) {
-        const unsigned char* tile = ring.ready(item);
-        const int blocks = min(tile_blocks, count - at);
-        coming.need((at + blocks) * Coded::FRAGMENTS);
+    int at = 0;
+    do {
+        const int end = coming.until(at, count, tile_blocks, Coded::FRAGMENTS);
+        for (; at < end; at += tile_blocks, item++) {
+            const unsigned char* tile = ring.ready(item);
+            const int blocks = min(tile_blocks, count - at);
 #pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && Columns<BATCH>::TILES > 1) ? 1 : 2)
-        for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
-            Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);
+            for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
+                Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);
+            }
+            ring.release(item);
         }
-        ring.release(item);
-    }
+    } while (at < count);
     sum.finish();
     float* part = parts + turn++ % 2 * (WARPS * Joined::COUNT);
     Joined::put(part, sum);

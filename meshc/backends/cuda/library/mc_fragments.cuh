@@ -145,24 +145,37 @@ MC_INLINE void bring_blocks(const Ring<STAGES>& ring, int& item, const T* from, 
 
 // Columns of which all blocks are there.
 struct There {
-    MC_INLINE void need(int) const {}
+    MC_INLINE int until(int, int count, int, int = 1) const { return count; }
 };
 
 // Consumers: one row group of ``count`` blocks that come so, WARPS warps having parts of its sums
-// (JoinedSums). Columns may be ``coming``.
+// (JoinedSums). Columns may be ``coming``: no tile waits whose own are there.
 template <int WARPS, class T, int BATCH, int STAGES, class Coming = There>
 MC_INLINE void add_row_group(RowSums<T, BATCH>& sum, const Ring<STAGES>& ring, int& item,
                              const T* columns, int count, int tile_blocks, Coming&& coming = There()) {
-    for (int at = 0; at < count; at += tile_blocks, item++) {
-        const T* tile = (const T*)ring.ready(item);
-        const int blocks = min(tile_blocks, count - at);
-        coming.need(at + blocks);
+    const bool whole = tile_blocks % WARPS == 0 && count % tile_blocks == 0;  // warps have as many blocks of each tile
+    int at = 0;
+    do {
+        const int end = coming.until(at, count, tile_blocks);
+#pragma unroll 1
+        for (; at < end; at += tile_blocks, item++) {
+            const T* tile = (const T*)ring.ready(item);
+            const T* own = columns + at * Columns<BATCH>::STEP;
+            const int blocks = whole ? tile_blocks : min(tile_blocks, count - at);
+            if (tile_blocks % WARPS == 0 && blocks == tile_blocks) {
 #pragma unroll 4
-        for (int k = warp(); k < blocks; k += WARPS) {
-            sum.add(tile + k * 256, columns + (at + k) * Columns<BATCH>::STEP);
+                for (int k = 0; k < tile_blocks; k += WARPS) {
+                    sum.add(tile + (k + warp()) * 256, own + (k + warp()) * Columns<BATCH>::STEP);
+                }
+            } else {
+#pragma unroll 1
+                for (int k = warp(); k < blocks; k += WARPS) {
+                    sum.add(tile + k * 256, own + k * Columns<BATCH>::STEP);
+                }
+            }
+            ring.release(item);
         }
-        ring.release(item);
-    }
+    } while (at < count);
 }
 
 // How WORKERS threads read vectors of WIDTH floats, a multiple of eight, as if zeros filled the last 16.

@@ -52,26 +52,50 @@ MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* fro
     }
 }
 
-// How the lanes of a warp copy tokens of a tile: OF caches side by side, 16 tokens together or those of a page where
-// these are fewer. The page of the next tile's tokens is looked up while this one's are on their way.
-template <int PAGE, int OF>
+// How the lanes of a warp copy tokens of tiles of TOKENS: OF caches side by side, 16 tokens together or those of a page
+// where these are fewer. Lanes look up the pages of as many tiles as they have runs for at once, while those of the
+// tiles before are copied: a look-up waits where tiles wait, and takes longer than memory does for one.
+template <int PAGE, int OF, int TOKENS>
 struct Pages {
     static constexpr int TOGETHER = PAGE < 16 ? PAGE : 16;
     static constexpr int STEP = 32 / OF * TOGETHER;  // tokens that lanes copy at once
+    static constexpr int RUNS = (TOKENS + TOGETHER - 1) / TOGETHER;  // of a tile, each in one page
+    static constexpr bool AHEAD = RUNS <= 32;
+    static constexpr int AT_ONCE = AHEAD ? 32 / RUNS : 1;  // tiles
     const int* pages;
-    int end;  // behind the last token
-    int next;  // the page of the lane's first tokens
+    int apart, end;  // from tile to tile, and behind the last token
+    int tile, coming;  // of those whose pages are known, and the first token of those behind them
+    int known, next;  // the page of the lane's run of a tile
 
-    MC_INLINE Pages(const int* pages, int begin, int end) : pages(pages), end(end), next(0) { ahead(begin); }
+    MC_INLINE Pages(const int* pages, int begin, int apart, int end)
+        : pages(pages), apart(apart), end(end), tile(0), coming(begin), known(0), next(0) {
+        look_up();
+        known = next;
+        look_up();
+    }
 
     // The first of the lane's tokens in a tile, and of which cache they are.
     static MC_INLINE int first() { return (int)lane() / OF * TOGETHER; }
     static MC_INLINE int of() { return (int)lane() % OF; }
 
-    // The tile that begins with token ``begin`` comes next.
-    MC_INLINE void ahead(int begin) {
-        const int token = begin + first();
+    // By all lanes: the page of token ``t`` of the tile, which begins with token ``begin``.
+    MC_INLINE int page(int begin, int t) const {
+        if (!AHEAD) return begin + t < end ? pages[(begin + t) / PAGE] : 0;
+        return shuffle(known, tile * RUNS + min(t / TOGETHER, RUNS - 1));
+    }
+
+    // The next tile comes.
+    MC_INLINE void turn() {
+        if (++tile < AT_ONCE) return;
+        tile = 0, known = next;
+        look_up();
+    }
+
+    MC_INLINE void look_up() {
+        if (!AHEAD) return;
+        const int token = coming + (int)lane() / RUNS * apart + (int)lane() % RUNS * TOGETHER;
         next = token < end ? pages[token / PAGE] : 0;
+        coming += AT_ONCE * apart;
     }
 };
 
@@ -89,12 +113,14 @@ struct CacheRows {
 
     // By a warp: ``count`` tokens from ``begin`` on of ``cache`` number OF of those that are copied side by side, to
     // ``at`` of the place of ``item``. A row is turned by its token's position (Swizzle), so it comes in two parts.
-    template <int OF, class T, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE, OF>& pages,
-                                int head, int begin, int count) {
+    template <int OF, int TOKENS, class T, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache,
+                                const Pages<PAGE, OF, TOKENS>& pages, int head, int begin, int count) {
         constexpr int CHUNK = 8 * (int)sizeof(T), ROW = LANES * (int)sizeof(T);
-        for (int t = (int)mc::lane() / OF; t < count; t += 32 / OF) {
-            const T* from = cache + row(pages.pages[(begin + t) / PAGE], begin + t, head);
+        for (int first = 0; first < count; first += 32 / OF) {
+            const int t = first + (int)mc::lane() / OF, page = pages.page(begin, t);
+            if (t >= count) continue;
+            const T* from = cache + row(page, begin + t, head);
             const int turned = Swizzle<LANES>::turns(begin + t) * CHUNK;
             ring.fill(item, at + t * ROW + turned, from, (u32)(ROW - turned));
             if (turned > 0) ring.fill(item, at + t * ROW, from + (ROW - turned) / (int)sizeof(T), (u32)turned);
@@ -116,13 +142,13 @@ struct CacheRows {
 
     // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, of ``cache`` number OF of those that are copied
     // side by side, to ``at`` of the place of ``item``. The lanes of other caches have their own.
-    template <int OF, class T, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache, const Pages<PAGE, OF>& pages,
-                                int head, int begin, int count) {
-        typedef Pages<PAGE, OF> P;
-        int page = pages.next;
-        for (int t = P::first(); t < count; t += P::STEP) {
-            if (t >= P::STEP) page = pages.pages[(begin + t) / PAGE];
+    template <int OF, int TOKENS, class T, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const T* cache,
+                                const Pages<PAGE, OF, TOKENS>& pages, int head, int begin, int count) {
+        typedef Pages<PAGE, OF, TOKENS> P;
+        for (int first = 0; first < count; first += P::STEP) {
+            const int t = first + P::first(), page = pages.page(begin, t);
+            if (t >= count) continue;
             ring.fill(item, at + t * LANES * (int)sizeof(T), cache + row(page, begin + t, head),
                       min(P::TOGETHER, count - t) * LANES * (u32)sizeof(T));
         }
@@ -155,11 +181,12 @@ struct CodedCacheRows {
 
     // By a warp: ``count`` tokens from ``begin`` on of ``cache`` number OF of those that are copied side by side, to
     // ``at`` of the place of ``item``.
-    template <int OF, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache, const Pages<PAGE, OF>& pages,
-                                int head, int begin, int count) {
-        for (int t = (int)mc::lane() / OF; t < count; t += 32 / OF) {
-            const int page = pages.pages[(begin + t) / PAGE];
+    template <int OF, int TOKENS, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache,
+                                const Pages<PAGE, OF, TOKENS>& pages, int head, int begin, int count) {
+        for (int first = 0; first < count; first += 32 / OF) {
+            const int t = first + (int)mc::lane() / OF, page = pages.page(begin, t);
+            if (t >= count) continue;
             ring.fill(item, at + Rows::row(t), cache + row(page, begin + t, head), Rows::bytes(1));
         }
     }
@@ -183,13 +210,13 @@ struct CodedCacheRows {
 
     // By a warp: ``count`` tokens from ``begin`` on, a multiple of 16, of ``cache`` number OF of those that are copied
     // side by side, to ``at`` of the place of ``item``.
-    template <int OF, int STAGES>
-    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache, const Pages<PAGE, OF>& pages,
-                                int head, int begin, int count) {
-        typedef Pages<PAGE, OF> P;
-        int page = pages.next;
-        for (int t = P::first(); t < count; t += P::STEP) {
-            if (t >= P::STEP) page = pages.pages[(begin + t) / PAGE];
+    template <int OF, int TOKENS, int STAGES>
+    static MC_INLINE void bring(const Ring<STAGES>& ring, int item, int at, const u8* cache,
+                                const Pages<PAGE, OF, TOKENS>& pages, int head, int begin, int count) {
+        typedef Pages<PAGE, OF, TOKENS> P;
+        for (int first = 0; first < count; first += P::STEP) {
+            const int t = first + P::first(), page = pages.page(begin, t);
+            if (t >= count) continue;
             ring.fill(item, at + t / 16 * Rows::SIXTEEN, cache + sixteen(page, begin + t, head),
                       Rows::bytes(min(16, count - t)));
         }
@@ -269,10 +296,14 @@ struct Copied {
         }
     }
 
-    // By all warps: wait until the first ``blocks`` are there.
-    MC_INLINE void need(int blocks) {
+    // By all warps: wait until columns are there for the tile of ``tile`` blocks of weights that begins with block
+    // ``at`` of ``count``, of which each is multiplied by ``columns`` of these. Where a tile begins whose columns may
+    // not be there, or ``count``.
+    MC_INLINE int until(int at, int count, int tile, int columns = 1) {
+        const int needed = min(at + tile, count) * columns;
 #pragma unroll 1
-        for (; there < blocks; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
+        for (; there < needed; there += PIECE, piece++) wait(came + piece, parities >> piece & 1);
+        return there >= count * columns ? count : at + (there / columns - at) / tile * tile;
     }
 };
 

@@ -87,8 +87,9 @@ class CachedTiles:
             pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
             start = self.values.spelled(first.substitute({self.loop.var: 0}))
             side = len(self.rows) if self._alike() else 1
-            text.add(f"mc::Pages<{self.storage.page}, {side}> from({pages}, {start}, {end});")
-            with self.rounds(text, release=False, skip=f"from.ahead({self._next(first)})"):
+            given = f"{pages}, {start}, {self._apart(first)}, {end}"
+            text.add(f"mc::Pages<{self.storage.page}, {side}, {self.tokens}> from({given});")
+            with self.rounds(text, release=False, skip="from.turn()"):
                 begin = self.values.spelled(first)
                 acquired = f"ring.limit(item, FLYING), ring.acquire(item, {self._copied()})"
                 text.add(
@@ -102,7 +103,7 @@ class CachedTiles:
                     for op in self.rows:
                         at = str(self.at(op))
                         text.add(self._bring(op, self._cache_at(op), at, begin="begin"))
-                text.add(f"from.ahead({self._next(first)});")
+                text.add("from.turn();")
 
     def _copied(self) -> str:
         """Bytes that are copied of ``count`` tokens."""
@@ -116,13 +117,9 @@ class CachedTiles:
         count = f"min({self.tokens}, {end} - begin)"
         return f"max({count}, 0)" if self.storage.together > 1 else count
 
-    def _next(self, first: Expr) -> str:
-        """The first token of the next tile."""
-        known = self.values.ranges[self.loop.var]
-        self.values.ranges[self.loop.var] = (known[0], known[1] + 1)
-        found = self.values.spelled(first.substitute({self.loop.var: Expr.var(self.loop.var) + 1}))
-        self.values.ranges[self.loop.var] = known
-        return found
+    def _apart(self, first: Expr) -> int:
+        """How many tokens the ``first`` of a tile is behind that of the one before."""
+        return (first.substitute({self.loop.var: Expr.var(self.loop.var) + 1}) - first).constant
 
     def _alike(self) -> bool:
         """Whether its tiles have rows of two caches of one shape, which lanes copy side by side."""

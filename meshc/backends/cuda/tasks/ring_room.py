@@ -103,7 +103,7 @@ class Room:
 
     def _parts(self, brings: bool) -> list[tuple[str, int, str]]:
         count = self.storage.tokens
-        sums = WARPS * 256
+        sums = WARPS * max(self.locals.combined, self.attending.combined, 1)
         if any(map(has_columns, self.forms)):
             sums = max(sums, 2 * WARPS * FRAGMENT * count)
         streamed = any(isinstance(form, StreamedProduct) for form in self.forms)

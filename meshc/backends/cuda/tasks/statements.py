@@ -62,11 +62,13 @@ class Text:
 @dataclass
 class Locals:
     """Shared memory of values of tasks: floats from the start of LOCALS on. Tasks of one family
-    have theirs together, those of different families lie over each other."""
+    have theirs together, those of different families lie over each other. ``combined`` are the rows
+    of which warps combine the lanes, the most at once."""
 
     floats: int = 0
     most: int = 0
     names: int = 0
+    combined: int = 0
 
     def restart(self) -> None:
         """Begin another family."""
@@ -301,6 +303,7 @@ class Statements:
             target = f"locals + {at}"
         else:
             target = self.array(out.buffer)
+        self.locals.combined = max(self.locals.combined, count)
         operator = "mc::Largest" if op.kernel in ("row_max", "first_at") else "mc::Sum"
         match op.kernel:
             case "square_sum":

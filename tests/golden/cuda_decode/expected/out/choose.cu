@@ -13,9 +13,9 @@ constexpr int WARPS = 8;
 constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 
-// ---- Shared memory, 15616 bytes ---------------------------------------------------------------
+// ---- Shared memory, 7552 bytes ---------------------------------------------------------------
 constexpr int PARTS = 0;  // sums of the warps
-constexpr int LOCALS = 8192;  // values of tasks
+constexpr int LOCALS = 128;  // values of tasks
 
 // All workers of all blocks meet, in two halves.
 MC_INLINE void arrive(mc::u32* met, mc::u32& target, int me) {

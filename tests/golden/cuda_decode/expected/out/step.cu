@@ -16,7 +16,7 @@ constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 constexpr int LANES = 32;  // threads that have an element of 16 lanes of all requests, in whole warps
 
-// ---- Shared memory, 230528 bytes ---------------------------------------------------------------
+// ---- Shared memory, 223360 bytes ---------------------------------------------------------------
 constexpr int STAGES = 13;
 constexpr int TILE_BYTES = 16384;
 constexpr int TILE_BLOCKS = 32;  // of 16 x 16 weights
@@ -24,16 +24,16 @@ constexpr int FLYING = 3;  // tiles that are on their way at once: more would de
 constexpr int RING = 0;
 constexpr int BARRIERS = 212992;
 constexpr int PARTS = 213248;  // sums of the warps
-constexpr int PUBLISHED = 221440;  // where blocks of the cluster meet, in turns
-constexpr int CLUSTER_O_1_1 = 221568;  // %o_1_1 of the cluster
-constexpr int CLUSTER_O_2_1 = 222080;  // %o_2_1 of the cluster
-constexpr int CLUSTER_V_1_1 = 222336;  // %v_1 of the cluster
-constexpr int CLUSTER_RECORDS = 222592;  // %records of the cluster
-constexpr int COLUMNS = 223232;  // left sides of products
-constexpr int ATTENDING = 223232;  // values of tasks that attend
-constexpr int JOINED = 224256;  // attention sums of the warps
-constexpr int STATISTICS = 228352;  // their highest scores and weights
-constexpr int ASKED = 228480;  // queries as fragments
+constexpr int PUBLISHED = 214272;  // where blocks of the cluster meet, in turns
+constexpr int CLUSTER_O_1_1 = 214400;  // %o_1_1 of the cluster
+constexpr int CLUSTER_O_2_1 = 214912;  // %o_2_1 of the cluster
+constexpr int CLUSTER_V_1_1 = 215168;  // %v_1 of the cluster
+constexpr int CLUSTER_RECORDS = 215424;  // %records of the cluster
+constexpr int COLUMNS = 216064;  // left sides of products
+constexpr int ATTENDING = 216064;  // values of tasks that attend
+constexpr int JOINED = 217088;  // attention sums of the warps
+constexpr int STATISTICS = 221184;  // their highest scores and weights
+constexpr int ASKED = 221312;  // queries as fragments
 typedef mc::Ring<STAGES> Ring;
 
 // All workers of all blocks meet, in two halves.
@@ -116,14 +116,14 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                     #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(1); task++) {
                         const int g = group;
-                        mc::Pages<16, 2> from(pages, 0, pos);
+                        mc::Pages<16, 2, 64> from(pages, 0, 64, pos);
                         const int tiles = (pos + 63) / 64;
                         for (int n = 0; n < tiles; n++) {
                             const int begin = 0, count = min(64, pos - begin);
                             if (mc::lane() == 0) ring.limit(item, FLYING), ring.acquire(item, count * 256);
                             mc::warp_sync();
                             mc::CacheRows<2, 16, 64>::bring(ring, item, from.of() * 8192, from.of() ? values + (size_t)layer * 8192 : keys + (size_t)layer * 8192, from, g, begin, count);
-                            from.ahead(64 * n + 64);
+                            from.turn();
                             item++;
                         }
                     }
