@@ -31,7 +31,8 @@ class Decoder:
     all together. ``biases`` names those that there are: q, o, f. ``rope``: style, of ``rotated``
     lanes (0: all), with another base but in every ``local``-th layer; none and ``learned``
     positions. ``window`` with its ``every`` or ``but``. Constants are left out where they are 0.
-    Caches are ``coded`` (:mod:`coded_caches`). ``renamed`` gives params other names.
+    Caches are ``coded`` (:mod:`coded_caches`). ``renamed`` gives params other names. With
+    ``experts`` a token goes to ``chosen`` of them, whose gates may be ``normalised``.
     """
 
     hidden: int = 64
@@ -68,6 +69,9 @@ class Decoder:
     renamed: tuple[tuple[str, str], ...] = ()
     theta: float = 10000.0
     local_theta: float = 100.0
+    experts: int = 0
+    chosen: int = 0
+    normalised: bool = False
 
     # --- the text
 
@@ -79,6 +83,8 @@ class Decoder:
         head += f"V={self.words}, layers={self.layers}"
         if self.learned:
             head += ", P=4096"
+        if self.experts:
+            head += f", X={self.experts}"
         shapes = {name: dims for name, (dims, _) in self._params().items()}
         stacked = {name for name, (_, stack) in self._params().items() if stack}
 
@@ -161,6 +167,9 @@ class Decoder:
             lines.append("x = x + o")
         lines.append(f"h = {self._norm_text('x', 'ffn')}" if self.where != "behind" else "h = x")
         bias = (lambda n: f" + b{n}") if "f" in self.biases else (lambda n: "")
+        if self.experts:
+            how = f"{self.chosen}, normalise = {str(self.normalised).lower()}"
+            lines.append(f"gates = top_k(softmax(h @ router), {how})")
         lines.append(f"a = h @ w1{bias(1)}")
         if self.clamped:
             lines.append(f"a = clamp(a, most = {self.clamped})")
@@ -170,6 +179,8 @@ class Decoder:
             if self.clamped:
                 lines.append(f"u = clamp(u, least = -{self.clamped}, most = {self.clamped})")
             lines.append("a = a * u")
+        if self.experts:
+            lines.append("a = a * gates")
         lines.append(f"y = a @ w2{bias(2)}")
         if self.where != "before":
             lines.append(f"y = {self._norm_text('y', 'ffn_out')}")
@@ -204,6 +215,9 @@ class Decoder:
         }  # fmt: skip
         if self.gated:
             own["w3"] = ("E", "F")
+        if self.experts:
+            own = {n: d if n[1:] not in "123" else ("E", "X", "F") for n, d in own.items()}
+            own |= {"router": ("E", "X"), "w2": ("X", "F", "E")}
         if "q" in self.biases:
             own |= {"bq": ("H", "D"), "bk": ("G", "D"), "bv": ("G", "D")}
         if "o" in self.biases:
@@ -223,7 +237,7 @@ class Decoder:
         rng = np.random.default_rng(seed)
         sizes = {
             "E": self.hidden, "H": self.heads, "G": self.groups, "D": self.lanes,
-            "F": self.features, "V": self.words, "P": 4096,
+            "F": self.features, "V": self.words, "P": 4096, "X": self.experts,
         }  # fmt: skip
         inputs = {
             "wq": "E",
@@ -234,6 +248,7 @@ class Decoder:
             "w2": "F",
             "w3": "E",
             "lm_head": "E",
+            "router": "E",
         }
         found = {}
         for name, (dims, stacked) in self._params().items():
@@ -277,18 +292,18 @@ class Decoder:
         positions,
         dtype: str,
         left_rows: Mapping[str, np.ndarray] | None = None,
-        other_way: np.random.Generator | None = None,
+        left: Left | None = None,
     ) -> np.ndarray:
         """Logits [requests, words]; the rows of the tokens are written to ``caches``. Attention has
-        them as ``left_rows``, caches that a kernel left, which may round a row the other way. With
-        ``other_way`` one in eight elements of left sides that are rounded are so the other way."""
+        them as ``left_rows``, caches that a kernel left, which may round a row the other way.
+        ``left`` rounds left sides of products, by default as steps of these requests do."""
         tokens, positions = np.asarray(tokens), np.asarray(positions)
         there = (tokens >= 0)[:, None]
         x = np.where(there, weights["embedding"][np.maximum(tokens, 0)], 0.0)
         if self.learned:
             x = x + weights["places"][positions]
         x = x * (self.embedded or 1.0)
-        left = Left(dtype, len(tokens), other_way)
+        left = left or Left(dtype, len(tokens))
         for n in range(self.layers):
             own = {
                 name: weights[name][n] for name, (_, stacked) in self._params().items() if stacked
@@ -374,27 +389,45 @@ class Decoder:
         o = o * (self.residual or 1.0)
         between = x if self.parallel else x + o
         h = left(self._normed(between, w, "ffn") if self.where != "behind" else between)
-        a = h @ w["w1"] + w.get("b1", 0.0)
+        inner = "be,exf->bxf" if self.experts else "be,ef->bf"
+        a = np.einsum(inner, h, w["w1"]) + w.get("b1", 0.0)
         if self.clamped:
             a = np.minimum(a, self.clamped)
         a = ACTIVATIONS[self.activation][1](a)
         if self.gated:
-            u = h @ w["w3"] + w.get("b3", 0.0)
+            u = np.einsum(inner, h, w["w3"]) + w.get("b3", 0.0)
             a = a * (np.clip(u, -self.clamped, self.clamped) if self.clamped else u)
-        y = left(a) @ w["w2"] + w.get("b2", 0.0)
+        if self.experts:
+            gates = self._gates(h @ w["router"], left)
+            y = np.einsum("bxf,xfe->be", left(a * gates[..., None]), w["w2"])
+        else:
+            y = left(a) @ w["w2"] + w.get("b2", 0.0)
         y = self._normed(y, w, "ffn_out") if self.where != "before" else y
         y = y * (self.residual or 1.0)
         return x + o + y if self.parallel else between + y
 
+    def _gates(self, scores: np.ndarray, left: Left) -> np.ndarray:
+        """Of each token [tokens, experts], 0 for those that it does not go to."""
+        order = np.sort(scores, -1)
+        if self.chosen < self.experts:
+            apart = order[:, -self.chosen] - order[:, -self.chosen - 1]
+            left.nearest = min(left.nearest, float((apart / np.abs(scores).max(-1)).min()))
+        gates = np.exp(scores - order[:, -1:])
+        gates = gates / gates.sum(-1, keepdims=True) * (scores >= order[:, [-self.chosen]])
+        return gates / gates.sum(-1, keepdims=True) if self.normalised else gates
 
-@dataclass(frozen=True)
+
+@dataclass
 class Left:
     """Left sides of products as kernels have them: of a few requests as they are, of more
-    rounded, some of them perhaps the other way."""
+    rounded, one in eight of them the ``other_way``. What it was asked of has the ``nearest`` choice
+    of experts: how far the scores of one that was chosen and of one that was not are apart, as a
+    part of the largest score."""
 
     dtype: str
     requests: int
     other_way: np.random.Generator | None = None
+    nearest: float = float("inf")
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         if self.requests <= _MOST_EXACT:

@@ -107,12 +107,12 @@ model latent({shown}) {{
     def step(
         self, weights: dict[str, np.ndarray], caches: dict[str, np.ndarray], tokens: np.ndarray,
         positions: np.ndarray, dtype: str, left_rows: Mapping[str, np.ndarray] | None = None,
-        other_way: np.random.Generator | None = None,
+        left: Left | None = None,
     ) -> np.ndarray:  # fmt: skip
         """Logits [requests, words]; the rows of the tokens are written to ``caches``. Attention has
-        them as ``left_rows``, caches that a kernel left, which may round a row the other way. With
-        ``other_way`` one in eight elements of left sides that are rounded are so the other way."""
-        x, left = weights["embedding"][tokens], Left(dtype, len(tokens), other_way)
+        them as ``left_rows``, caches that a kernel left, which may round a row the other way.
+        ``left`` rounds left sides of products, by default as steps of these requests do."""
+        x, left = weights["embedding"][tokens], left or Left(dtype, len(tokens))
         for n in range(self.layers):
             w = {name: weights[name][n] for name, (_, own) in self._params().items() if own}
             h = left(rms(x, w["attn_gain"]))

@@ -11,7 +11,7 @@ from pathlib import Path
 import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
-from float64_decoders import rounded
+from float64_decoders import Left, rounded
 from kept_weights import kept_weights
 
 import meshc
@@ -146,11 +146,12 @@ class Run:
         self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
 
     def buffer(self, cache: str) -> str:
-        """What the program calls the memory of a cache: keys that are turned lie behind latents."""
-        cache = cache.replace("rope", "latent")
-        called = re.compile(rf"{cache.replace('.', '_')}(_\d+)?")
-        buffers = self.step.program.buffers.items()
-        return next(n for n, b in buffers if b.role == "state" and called.fullmatch(n))
+        """What the program calls the memory of a cache: keys that are turned lie behind latents, or
+        on their own where nothing needs both in one row."""
+        states = [n for n, b in self.step.program.buffers.items() if b.role == "state"]
+        names = (name.replace(".", "_") for name in (cache, cache.replace("rope", "latent")))
+        called = (re.compile(rf"{name}(_\d+)?") for name in names)
+        return next(n for one in called for n in states if one.fullmatch(n))
 
     def places(self, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
         """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool, which
@@ -288,7 +289,8 @@ class Judge:
         if many and np.abs(logits - wanted).max() > bound * size:
             for seed in range(4):
                 own, some = {n: c.copy() for n, c in before.items()}, np.random.default_rng(seed)
-                turned = self.drawn.decoder.step(weights, own, *given, other_way=some)
+                left = Left(self.drawn.dtype, self.drawn.batch, some)
+                turned = self.drawn.decoder.step(weights, own, *given, left)
                 bound = max(bound, float(np.abs(turned - wanted).max() / size))
         self._close(logits, wanted, bound)
 

@@ -80,6 +80,8 @@ EDITS = {
     "all pieces turn": (PIECES, TASKS, "parities ^= (1u << PIECES) - 1,", "parities ^= ~0u,"),
     "each worker asks": (PIECES, TASKS, "if (me != 0) return;\n        copy_fence", "copy_fence"),
     "no fence between what attends and copies": (COPIED, TASKS, "copy_fence(), global_copy_fence();", "global_copy_fence();"),
+    "copied vectors were not fenced by who gave them": (COPIED, STEP, "    mc::global_copy_fence();\n", ""),
+    "copied vectors were not fenced by who copies": (COPIED, TASKS, "copy_fence(), global_copy_fence();", "copy_fence();"),
     "copies of other vectors": (COPIED, STEP, "(columns, h_columns_1,", "(columns, h_columns_1 + 16,"),
     # codes
     "vectors of the first of a block's fragments": (CODED, LIBRARY, "VALUES = Rows::FRAGMENTS * BATCH * 16", "VALUES = BATCH * 16"),
@@ -88,6 +90,8 @@ EDITS = {
     "codes where blocks of half their bytes are": (CODED, STEP, "* 1088;", "* 544;"),
     # when
     "vectors come before they are given": (GROUPS, LIBRARY, "if (some) wait(ready, filled++ & 1), global_copy_fence();", ""),
+    "vectors were not fenced by who gave them": (GROUPS, STEP, "    mc::global_copy_fence();\n", ""),
+    "vectors were not fenced by who brings them": (GROUPS, LIBRARY, "filled++ & 1), global_copy_fence();", "filled++ & 1);"),
     "vectors come in the other half": (GROUPS, LIBRARY, "filled++ & 1", "filled++ + 1 & 1"),
     "some threads of the warp hear later": (GROUPS, LIBRARY, "    warp_sync();\n}", "}"),
     "nobody tells": (GROUPS, STEP, "if (me == 0 && mine.begin < mine.end) mc::arrive(ready);", ""),

@@ -75,6 +75,42 @@ def test_order_is_seen_where_there_is_some(mode):
     assert (overwritten[:64] == X[:64] + X[64:128]).all()
 
 
+HANDED_OVER = {
+    "both_fence": "",
+    "one_fences_for_writers": "",
+    "another_fences": "",
+    "nobody_fences": "of the block that writes",
+    "writers_fence_alone": "of the block that copies",
+    "copiers_fence_alone": "of the block that writes",
+    "fenced_too_early": "of the block that writes",
+    "copiers_fence_too_early": "of the block that copies",
+    "fence_of_shared_memory": "of the block that copies",
+    "own_fenced": "",
+    "own_fenced_by_one": "",
+    "own_not_fenced": "of the block that writes",
+    "own_fenced_too_early": "of the block that writes",
+}
+
+
+@pytest.mark.parametrize("mode", MODES, ids=str)
+def test_copies_of_what_the_grid_wrote_need_fences_of_both_blocks(mode):
+    """Within a block one is enough."""
+    grid = Grid(2, 64, 1, 512, True)
+    for kernel, words in HANDED_OVER.items():
+        y, between, met = np.zeros(128, np.float32), np.zeros(128, np.float32), np.zeros(1, np.int32)
+
+        def launch(kernel=kernel, arguments=(X[:128], y, between, met)):
+            library("proxies").run(kernel, grid, [*arguments], mode)
+
+        if words:
+            with pytest.raises(ExecutorError, match=f"without global_copy_fence {words}"):
+                launch()
+            continue
+        launch()
+        own = kernel.startswith("own")
+        assert (y == (X[:128] if own else np.concatenate([X[64:128], X[:64]]))).all()
+
+
 @pytest.mark.parametrize("kernel", ["sum_3", "max_3", "gather_3"])
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_collectives_have_no_races(kernel, mode):

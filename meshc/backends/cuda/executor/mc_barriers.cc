@@ -76,6 +76,7 @@ void cluster_sync() {
 
 void grid_arrive(u32* counter) {
     MC_RACE(watch(counter, sizeof *counter, true));
+    MC_RACE(release_by(counter));
     if (gpus::given) gpus::release(counter);
     ++*counter;
     wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
@@ -84,12 +85,14 @@ void grid_arrive(u32* counter) {
 void grid_wait(u32* counter, u32 target) {
     MC_RACE(watch(counter, sizeof *counter, false));
     while ((int32_t)(*counter - target) < 0) sleep(counter, "grid_wait");
+    MC_RACE(acquire_by(counter));
     if (gpus::given) gpus::acquire(counter);
 }
 
 bool grid_arrive_last(u32* counter, u32 target) {
     grid_arrive(counter);
     if (*counter != target) return false;
+    MC_RACE(acquire_by(counter));
     if (gpus::given) gpus::acquire(counter);
     return true;
 }

@@ -12,4 +12,5 @@
 #include "mc_products.cc"
 #ifdef MC_RACES
 #include "mc_races.cc"
+#include "mc_proxies.cc"
 #endif

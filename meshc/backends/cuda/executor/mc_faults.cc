@@ -20,7 +20,7 @@ static const Given* around(const void* p) {
     return nullptr;
 }
 
-static bool is_given(const void* p, size_t bytes) {
+bool is_given(const void* p, size_t bytes) {
     for (u32 n = 0; n < machine.given_count; n++) {
         if (holds(machine.given[n], p, bytes)) return true;
     }

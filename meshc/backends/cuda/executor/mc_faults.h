@@ -15,6 +15,9 @@ void check_given(const void* p, size_t bytes, const char* what);
 // Fails for a plain access to what lies around an array of the launch.
 void check_around(const void* p, size_t bytes, bool write);
 
+// Whether ``bytes`` at ``p`` lie in one array of the launch.
+bool is_given(const void* p, size_t bytes);
+
 // While one is alive, signals of fibers' accesses end the run.
 class Faults {
 public:

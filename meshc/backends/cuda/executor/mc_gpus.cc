@@ -1,5 +1,6 @@
 // mc_gpus.cc: symmetric memory of several GPUs, signals between them, and who knows of what.
 #include "mc_known.h"
+#include "mc_races.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -451,6 +452,7 @@ void store_to_gpu(float* p, float v) {
 
 void gpu_arrive(u32* counter) {
     gpus::place(counter, sizeof *counter, false, Held::COUNTERS, "gpu_arrive");
+    MC_RACE(release_by(counter));
     gpus::release(counter);
     ++*counter;
     wake(counter, machine.fibers.data(), (u32)machine.fibers.size());
@@ -459,12 +461,14 @@ void gpu_arrive(u32* counter) {
 void gpu_wait(const u32* counter, u32 target) {
     gpus::place(counter, sizeof *counter, false, Held::COUNTERS, "gpu_wait");
     while ((int32_t)(*counter - target) < 0) sleep(counter, "gpu_wait");
+    MC_RACE(acquire_by(counter));
     gpus::acquire(counter);
 }
 
 void put_signal(u32* slot) {
     gpus::place(slot, sizeof *slot, false, Held::SIGNALS, "put_signal");
     while (*slot) sleep(slot, "put_signal");
+    MC_RACE(release_by(slot));
     gpus::release(slot);
     *slot = 1;
     wake(slot, machine.fibers.data(), (u32)machine.fibers.size());
@@ -473,6 +477,7 @@ void put_signal(u32* slot) {
 void wait_signal(u32* slot) {
     gpus::place(slot, sizeof *slot, false, Held::SIGNALS, "wait_signal");
     while (!*slot) sleep(slot, "wait_signal");
+    MC_RACE(acquire_by(slot));
     gpus::acquire(slot);
     *slot = 0;
     wake(slot, machine.fibers.data(), (u32)machine.fibers.size());

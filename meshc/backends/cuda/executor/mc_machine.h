@@ -60,6 +60,9 @@ struct Fiber {
 namespace races {
 struct Clock {  // what is ordered before a point of the program, by thread
     std::vector<u32> seen, fenced;
+    // Of global memory (mc_proxies.h): fenced by who wrote, and by this block; what other clusters released, by number
+    // of the thread that did, and how much of that this block has fenced.
+    std::vector<u32> told, taken, far, far_taken;
     u32 meetings = 0;  // of the cluster that have ended
     bool behind = false;  // the grid in front
 };

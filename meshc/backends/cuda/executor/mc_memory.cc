@@ -65,6 +65,8 @@ void copy_to_all(void* to, u32 count, const void* from, u32 bytes, Barrier* b) {
 
 void copy_fence() { MC_RACE(copy_fence()); }
 
+void global_copy_fence() { MC_RACE(global_copy_fence()); }
+
 void prefetch(const void* from, u32 bytes) {
     if (((uintptr_t)from | bytes) % 16 || !bytes) {
         fail("a prefetch of %u bytes whose size or address is no multiple of 16", bytes);

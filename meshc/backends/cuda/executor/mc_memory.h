@@ -16,7 +16,7 @@ void copy_in(void* to, const void* from, u32 bytes, Barrier* b);
 void push(void* to, u32 rank, const void* from, u32 bytes, Barrier* b);
 void copy_to_all(void* to, u32 count, const void* from, u32 bytes, Barrier* b);
 void copy_fence();
-inline void global_copy_fence() {}  // copies of global memory see what is ordered before them
+void global_copy_fence();
 
 // Changes nothing but where memory is found, so all it must do is to stay within an array of the launch.
 void prefetch(const void* from, u32 bytes);

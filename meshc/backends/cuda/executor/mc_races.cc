@@ -66,17 +66,23 @@ struct State {
 };
 static State state;
 
+static void start_proxies();
+
 static void raise(std::vector<u32>& to, const std::vector<u32>& from) {
     if (from.empty()) return;
-    if (to.empty()) to.assign(from.size(), 0);
+    if (to.size() < from.size()) to.resize(from.size());
     u32* a = to.data();
     const u32* b = from.data();
     for (size_t n = from.size(); n--;) a[n] = a[n] < b[n] ? b[n] : a[n];
 }
 
-static void join(Clock& to, const Clock& from) {
+// ``near``: within a block.
+static void join(Clock& to, const Clock& from, bool near) {
     raise(to.seen, from.seen);
     raise(to.fenced, from.fenced);
+    raise(to.told, from.told);
+    raise(to.far, from.far);
+    if (near) raise(to.taken, from.taken), raise(to.far_taken, from.far_taken);
     if (to.meetings < from.meetings) to.meetings = from.meetings;
     to.behind |= from.behind;
 }
@@ -91,12 +97,12 @@ static u32 place() { return me() % cluster_threads(); }
 
 static void release(Clock& to) {
     Clock& mine = state.threads[me()];
-    join(to, mine);
+    join(to, mine, true);
     mine.seen[place()]++;
 }
 
-static void acquire(const Clock& from) {
-    join(state.threads[me()], from);
+static void acquire(const Clock& from, bool near = true) {
+    join(state.threads[me()], from, near);
     machine.current->behind |= from.behind;
 }
 
@@ -105,6 +111,7 @@ void wait_for_previous_grid() { state.threads[me()].behind = true; }
 void copy_fence() {
     Clock& mine = state.threads[me()];
     raise(mine.fenced, mine.seen);
+    mine.seen[place()]++;  // what is written from now on is not fenced
 }
 
 // ---- Meetings of threads: a clock for each of two meetings in turn ------------------------------
@@ -142,7 +149,7 @@ void arrive_at_cluster(bool releases) {
 
 void leave_cluster() {
     const u32 arrival = machine.current->arrival;
-    leave(here().cluster->all.clocks, arrival);
+    acquire(here().cluster->all.clocks[arrival & 1], false);
     raise(state.read[block_of(arena())], here().cluster->read[arrival & 1]);
     Clock& mine = state.threads[me()];
     if (mine.meetings <= arrival) mine.meetings = arrival + 1;
@@ -236,6 +243,7 @@ static void access_global(const void* p, size_t bytes, bool write) {
     const Fiber* f = machine.current;
     if (!f || f == &machine.host) return;
     check_around(p, bytes, write);
+    if (write) wrote(p, bytes);
     if (gpus::given) gpus::access(p, bytes, write);
     if (!state.array_count || f->behind) return;
     for (u32 n = 0; n < state.array_count; n++) {
@@ -313,7 +321,7 @@ void end_phase(const Barrier* b) {
 void waited(const Barrier* b, u32 parity, bool for_peers) {
     const Phases& phases = known(b, false);
     acquire(phases.own.ended[parity & 1]);
-    if (for_peers) acquire(phases.peers.ended[parity & 1]);
+    if (for_peers) acquire(phases.peers.ended[parity & 1], false);
 }
 
 // Who does ``what`` in the proxy of copies comes behind the write of ``cell``.
@@ -347,7 +355,7 @@ void copy(const Copy& copy) {
     };
     const unsigned char *from = (const unsigned char*)copy.from, *to = (unsigned char*)copy.to;
     check_alive(to);
-    if (!watched(from)) access_global(from, copy.bytes, false);
+    if (!watched(from)) access_global(from, copy.bytes, false), copied(from, copy.bytes);
     for (u32 n = 0; n < copy.bytes; n += GRAIN) {
         if (watched(from)) {
             Cell& source = state.cells[(from + n - state.base) / GRAIN];
@@ -382,6 +390,7 @@ void start(unsigned char* base, size_t bytes) {
     state.read.assign(bytes / machine.shared_bytes, {});
     state.base = base;
     state.bytes = bytes;
+    start_proxies();
 }
 
 // Variables that are not initialised are NaNs.
@@ -394,7 +403,7 @@ void stop() { state.bytes = 0; }
 void end_block(u32 first) {
     const size_t block = block_of(arena());
     Clock end;
-    for (u32 n = 0; n < threads(); n++) join(end, state.threads[first + n]);
+    for (u32 n = 0; n < threads(); n++) join(end, state.threads[first + n], false);
     std::vector<u32> read = end.seen;
     raise(read, state.read[block]);
     const size_t cells = machine.shared_bytes / GRAIN;

@@ -18,11 +18,11 @@
 //
 // Global memory is looked at where the host names the arrays of a launch (mc_watch_arrays): what the
 // grid in front writes is used, and any of them is written, only behind wait_for_previous_grid() of
-// the thread or of one that was ordered before it. Not covered: threads of a grid that use the same
-// place of global memory.
+// the thread or of one that was ordered before it. Copies of what threads of the same grid wrote need fences
+// (mc_proxies.h). Not covered: other threads of a grid that use the same place of global memory.
 #pragma once
 
-#include "mc_fibers.h"
+#include "mc_proxies.h"
 
 #ifdef MC_RACES
 #define MC_RACE(call) races::call

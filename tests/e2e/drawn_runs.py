@@ -1,0 +1,356 @@
+"""Runs of drawn models with drawn options, from the compiler's front to logits: families, sizes,
+encodings of weights and caches, batches, prompts in chunks, GPUs, mixed launches and steps that are
+cut, all at once, in the executor, beside NumPy in float64."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import coded_caches
+import numpy as np
+from drawn_decoders import Drawn, drawn_decoder, quantised_decoder
+from float64_decoders import Left, rounded
+from kept_weights import kept_weights
+from latent_decoders import drawn_latent_decoder
+from task_steps import BOUNDS, Run, Step, device_of
+
+import meshc
+from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, from_json
+from meshc.backends.cuda.executor import FIRST, QUICK, Mode
+from meshc.backends.cuda.mixed import MixedModel
+from meshc.backends.cuda.program import KERNELS
+from meshc.support.native import Toolchain
+
+UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
+ROUNDINGS = 8, 12
+"""Of a layer in kernels of many tokens, on one GPU and on several: see ``test_cuda_prompts``."""
+STEPS, TOKENS, MOST_EXACT, LOGITS = 2, 16, 4, "logits"
+"""Behind what is read; tokens that tasks read at once; those whose left sides are two values."""
+
+
+@dataclass(frozen=True)
+class DrawnRun:
+    """A decoder, the format of its weights, and the options that it is compiled with. ``starts``
+    has how many tokens each request has cached at first, ``reads`` how many it reads of a prompt,
+    or of each of several launches that mix requests."""
+
+    decoder: Any
+    form: str
+    options: Mapping[str, Any]
+    starts: tuple[int, ...]
+    reads: tuple[tuple[int, ...], ...]
+
+    @property
+    def dtype(self) -> str:
+        """The type of activations, and of weights that are not quantised."""
+        return str(self.options["dtype"])
+
+
+def drawn_run(seed: int) -> DrawnRun:
+    """The ``seed``-th run."""
+    rng = random.Random(f"run {seed}")
+    number = rng.randrange(1 << 20)
+    family = rng.choice(["dense", "dense", "latent", "experts", "experts"])
+    form, drawn = "", drawn_decoder(number)
+    if rng.random() < 0.65:
+        drawn, form = quantised_decoder(number)
+    decoder = _of_family(rng, family, number, drawn)
+    how = rng.choice(["alone", "alone", "gpus", "mixed", "mixed", "cut"])
+    # Of half of the mixtures prompts of 64 tokens and more, whose left sides come through the ring.
+    long = rng.random() < (0.5 if family == "experts" else 0.2)
+    capacity = rng.choice([130, 140, 161] if long else [9, 24, 33, 50, 70])
+    options = {"dtype": drawn.dtype, "seq": capacity, "page": drawn.page, "batch": drawn.batch}
+    if family != "latent" and rng.random() < 0.35:
+        options["kv_dtype"] = "fp8_e4m3"
+    lies = family != "latent" and ("kv_dtype" not in options or decoder.lanes % 16 == 0)
+    if how != "gpus" and lies and rng.random() < 0.25:
+        options["kv_layout"] = "nhd"
+    if how == "gpus":
+        options |= {"gpus": 2, "collectives": rng.choice(["peers", "multimem"])}
+    if how == "cut":
+        options["cut"] = "all"
+    if how == "mixed":
+        batch = rng.choice([1, 2, 3, 4, 7])
+        tokens = max(rng.choice([2, 4, 5, 8, 16, 16, 31, 64]), batch)
+        options |= {"serving": "chunks", "batch": batch, "batch_tokens": tokens}
+    elif not form and "kv_layout" not in options and rng.random() < 0.25:
+        options["chunk"] = rng.choice([8, 16, 24, 64])
+    return DrawnRun(decoder, form, options, *_lengths(rng, options, long))
+
+
+def _of_family(rng: random.Random, family: str, number: int, drawn: Drawn) -> Any:
+    decoder = drawn.decoder
+    if family == "latent":
+        sizes = {"hidden": decoder.hidden, "features": decoder.features}
+        return replace(drawn_latent_decoder(number).decoder, **sizes)
+    # What the last layer attends is no part of what is cached of a prompt.
+    decoder = replace(decoder, layers=max(decoder.layers, 2))
+    if family == "experts":
+        experts = rng.choice([2, 3, 5, 6, 8])
+        own = {"chosen": rng.randint(1, min(experts, 4)), "normalised": rng.random() < 0.5}
+        biases = decoder.biases.replace("f", "")
+        decoder = replace(decoder, experts=experts, biases=biases, **own)
+    return decoder
+
+
+def _lengths(
+    rng: random.Random, options: Mapping[str, Any], long: bool
+) -> tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]:
+    """What requests have cached and what they read; each has room for some more steps."""
+    room, batch = options["seq"] - STEPS, options["batch"]
+    rounds = rng.choice([1, 2, 3]) if "batch_tokens" in options else 1
+    left = [room] * batch
+    starts = [rng.choice([0, 0, 1, 15, 16, 17, 33, room - 1, rng.randrange(room)]) for _ in left]
+    starts = [min(start, room) for start in starts]
+    readers = rng.sample(range(batch), min(batch, 2))
+    if long:
+        starts[readers[0]] = rng.choice([0, 0, 1, 20])
+    left = [room - start for start in starts]
+    reads = []
+    for turn in range(rounds):
+        counts = [0] * batch
+        for request in readers:
+            counts[request] = rng.choice([1, 2, 3, 7, 15, 16, 17, 18, 34])
+        if long and turn == 0:
+            counts[readers[0]] = rng.choice([64, 65, 66, 80, 97])
+        if rounds > 1 or "batch_tokens" in options:
+            counts = [n or rng.choice([0, 1, 1, 1, 2]) for n in counts]
+        counts = [min(n, own) for n, own in zip(counts, left, strict=True)]
+        left = [own - n for own, n in zip(left, counts, strict=True)]
+        reads.append(tuple(counts))
+    return tuple(starts), tuple(reads)
+
+
+class Driven(Run):
+    """Caches of the program of a run, on one GPU or on two, each of which has some of the heads;
+    pages lie anywhere."""
+
+    def __init__(
+        self, run: DrawnRun, step: Step, weights: dict, seed: int, mode: Mode, toolchain: Toolchain
+    ) -> None:
+        self.step, self.seed, self.dtype = step, seed, run.dtype
+        program = step.program
+        table = dict(run.decoder.renamed).get("embedding", "embedding")
+        tensors = kept_weights(program, run.decoder.named(weights), seed, table)
+        count = run.options.get("gpus", 1)
+        given = program.kernels, step.texts
+        many = [CpuNode(*given, count, mode, toolchain)] if count > 1 else []
+        self.machine, *_ = [*many, CpuMachine(*given, mode, toolchain)]
+        self.gpus = self.machine.gpus if many else [self.machine]
+        requests = run.options["batch"]
+        own = -(-run.options["seq"] // program.page)
+        pages = np.random.default_rng(seed).permutation(requests * own).astype(np.int32)
+        self.pages = pages.reshape(requests, own)
+        if program.mixes:
+            self.model = MixedModel(program, self.machine, tensors)
+            for request, row in enumerate(self.pages):
+                self.model.lay(request, row)
+        else:
+            self.model = LanguageModel(program, self.machine, tensors)
+            self.machine.write("pages", self.pages)
+        self.nhd = "MC_NHD" in step.text
+        self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
+
+    def _parts(self, shape: Sequence[int]) -> Any:
+        """The GPUs one by one as the only machine, with the heads that each has."""
+        all_of_them, each = self.machine, -(-shape[3] // len(self.gpus))
+        for rank, gpu in enumerate(self.gpus):
+            self.machine = gpu
+            first = min(rank * each, shape[3] - 1) if shape[3] < len(self.gpus) else rank * each
+            yield slice(first, min(first + each, shape[3]))
+        self.machine = all_of_them
+
+    def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
+        for heads in self._parts(next(iter(caches.values())).shape):
+            super().give({name: held[..., heads, :] for name, held in caches.items()}, positions)
+
+    def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
+        found = np.full(shape, np.nan)
+        for heads in self._parts(shape):
+            own = *shape[:3], len(range(shape[3])[heads]), shape[4]
+            found[..., heads, :] = super().held(cache, own)
+        return found
+
+
+@dataclass(frozen=True)
+class Read:
+    """A token that a launch of so many ``tokens`` read, at a position of a request, and the logits
+    behind it, if there are any."""
+
+    request: int
+    position: int
+    token: int
+    tokens: int
+    logits: np.ndarray | None = None
+
+
+@dataclass
+class Wanted:
+    """Logits and rows of caches behind a token, and how near a choice of experts was."""
+
+    logits: np.ndarray
+    rows: dict[str, np.ndarray]
+    nearest: float
+
+
+@dataclass
+class RunJudge:
+    """Compares a run with float64: logits, and the rows of the caches, behind which nothing is
+    written. Each token attends to the rows that kernels left, which are held against its own.
+    Tokens that fail, and for which rounding may have chosen another expert, are ``passed`` over."""
+
+    run: DrawnRun
+    seed: int
+    step: Step
+    worst: float = 0.0
+    compared: int = 0
+    passed: int = 0
+
+    @classmethod
+    def of(cls, run: DrawnRun, seed: int, folder: Path) -> RunJudge:
+        """The judge of a run, which is compiled for a GPU of few blocks. Raises MeshcError."""
+        model = folder / "drawn.mesh"
+        model.write_text(run.decoder.text())
+        device = device_of([3, 5, 8, 13][seed % 4], folder)
+        keep = (f"all={run.form}",) if run.form else ()
+        given = {"target": "cuda", "device": device, "keep_quantised": keep, **run.options}
+        made = meshc.compile(str(model), **given)
+        if "kv_dtype" in run.options:
+            run = replace(run, decoder=replace(run.decoder, coded=True))
+        return cls(run, seed, Step(from_json(made.files["manifest.json"]), dict(made.files)))
+
+    def check(self, mode: Mode = FIRST, toolchain: Toolchain = QUICK) -> None:
+        """AssertionError for other logits than those of float64, other rows, or more of them."""
+        run, rng = self.run, np.random.default_rng(self.seed)
+        self.weights = run.decoder.weights(self.seed, run.dtype)
+        driven = Driven(run, self.step, self.weights, self.seed, mode, toolchain)
+        shapes = run.decoder.cached(run.options["batch"], run.options["seq"])
+        self.caches = {
+            name: coded_caches.drawn(rng, shape)
+            if driven.coded
+            else rounded(rng.standard_normal(shape), run.dtype)
+            for name, shape in shapes.items()
+        }
+        self.cached = [*run.starts]
+        held = {name: c[..., self._order(driven, name)] for name, c in self.caches.items()}
+        driven.give(held, self.cached)
+        (self._mixed if driven.step.program.mixes else self._prompts_and_steps)(driven, rng)
+        # A prompt's step leaves a row behind those of other requests.
+        more = not driven.step.program.mixes
+        for name, shape in shapes.items():
+            found = driven.held(name, shape)
+            for request, count in enumerate(self.cached):
+                behind = found[:, request, count + more :]
+                assert np.isnan(behind).all(), "a position behind the last token was written"
+
+    def _mixed(self, driven: Driven, rng: np.random.Generator) -> None:
+        launches = [*self.run.reads, *[(1,) * len(self.cached)] * STEPS]
+        for counts in filter(any, launches):
+            texts = {r: self._tokens(rng, count) for r, count in enumerate(counts) if count}
+            asked = {request: (text, self.cached[request]) for request, text in texts.items()}
+            found, size = driven.model.verify(asked), driven.step.program.tokens
+            read = [
+                Read(request, at + n, token, size, found[request][n])
+                for request, (text, at) in asked.items()
+                for n, token in enumerate(text)
+            ]
+            self._judge(driven, read, size > MOST_EXACT)
+
+    def _prompts_and_steps(self, driven: Driven, rng: np.random.Generator) -> None:
+        batch, chunk = len(self.cached), TOKENS if driven.step.program.prefills else 1
+        for request, count in enumerate(self.run.reads[0]):
+            if count:
+                text, at = self._tokens(rng, count), self.cached[request]
+                logits = driven.model.prefill(text, request, self.cached, at)
+                size = max(batch, chunk)
+                read = [Read(request, at + n, token, size) for n, token in enumerate(text)]
+                read[-1] = replace(read[-1], tokens=batch, logits=logits)
+                self._judge(driven, read, size > MOST_EXACT)
+        for _ in range(STEPS):
+            text, places = self._tokens(rng, batch), [*self.cached]
+            found = driven.model.step(text, places)
+            given = zip(range(batch), places, text, [batch] * batch, found, strict=True)
+            self._judge(driven, [Read(*one) for one in given], batch > MOST_EXACT)
+
+    def _tokens(self, rng: np.random.Generator, count: int) -> list[int]:
+        return [int(token) for token in rng.integers(0, self.run.decoder.words, count)]
+
+    def _judge(self, driven: Driven, read: Sequence[Read], many: bool) -> None:
+        """What was ``read`` by one launch or some, one of them of ``many`` tokens."""
+        left, wanted = {}, []
+        for name, cache in self.caches.items():
+            left[name] = np.empty_like(cache)
+            left[name][..., self._order(driven, name)] = driven.held(name, cache.shape)
+        for one in read:
+            wanted.append(self._token(left, one))
+            self.cached[one.request] = one.position + 1
+            for name, cache in self.caches.items():
+                cache[:, one.request, one.position] = left[name][:, one.request, one.position]
+        size = max(np.abs(own.logits).max() for own in wanted)
+        for one, own in zip(read, wanted, strict=True):
+            try:
+                self._close_or_turned(left, one, own, size, many)
+            except AssertionError:
+                if own.nearest > 4 * self._bound(many):
+                    raise
+                self.passed += 1
+
+    def _token(
+        self, left: Mapping[str, np.ndarray], read: Read, other_way: int | None = None
+    ) -> Wanted:
+        """What float64 has of a token that attends to the rows which kernels ``left``."""
+        request, at = [read.request], read.position
+        own = {name: cache[:, request].copy() for name, cache in self.caches.items()}
+        rows = {name: cache[:, request] for name, cache in left.items()}
+        turned = None if other_way is None else np.random.default_rng(other_way)
+        sides = Left(self.run.dtype, read.tokens, turned)
+        given = self.weights, own, np.array([read.token]), np.array([at]), self.run.dtype
+        (logits,) = self.run.decoder.step(*given, rows, sides)
+        return Wanted(logits, {name: cache[:, 0, at] for name, cache in own.items()}, sides.nearest)
+
+    def _close_or_turned(
+        self, left: Mapping[str, np.ndarray], read: Read, wanted: Wanted, size: float, many: bool
+    ) -> None:
+        """What was found is as near to what is wanted as bounds say, or no farther off than left
+        sides of products move it that are rounded the other way."""
+        off, bound = {}, dict.fromkeys(wanted.rows, self._bound(many) + 2 * UNIT[self.run.dtype])
+        sizes = {name: np.abs(row).max() for name, row in wanted.rows.items()} | {LOGITS: size}
+        bound[LOGITS] = self._bound(many)
+        for name, row in wanted.rows.items():
+            found = left[name][:, read.request, read.position]
+            assert not np.isnan(found).any(), "a row was not written"
+            if "kv_dtype" in self.run.options:
+                coded_caches.check_rows(found, row, many)
+            else:
+                off[name] = np.abs(found - row).max() / sizes[name]
+        if read.logits is not None:
+            assert np.isfinite(read.logits).all(), "logits are no numbers"
+            off[LOGITS] = np.abs(read.logits - wanted.logits).max() / size
+            self.worst = max(self.worst, float(off[LOGITS]))
+        self.compared += len(off)
+        if read.tokens > MOST_EXACT and any(error > bound[name] for name, error in off.items()):
+            for seed in range(4):
+                turned = self._token(left, read, seed)
+                for name, row in (turned.rows | {LOGITS: turned.logits}).items():
+                    own = wanted.logits if name == LOGITS else wanted.rows[name]
+                    moved = np.abs(row - own).max() / sizes[name]
+                    bound[name] = max(bound[name], float(moved))
+        for name, error in off.items():
+            assert error <= bound[name], f"{name}: {error:.1e} from float64, not {bound[name]:.1e}"
+
+    def _bound(self, many: bool) -> float:
+        """That of what is read; of kernels of many tokens the root of the number of roundings."""
+        bound, program = BOUNDS[self.run.dtype, many], self.step.program
+        if not many or all(reader.inputs != KERNELS for reader in program.prefills):
+            return bound
+        roundings = ROUNDINGS[program.ranks is not None] * self.run.decoder.layers
+        return max(bound, roundings**0.5 * UNIT[self.run.dtype])
+
+    def _order(self, driven: Driven, cache: str) -> np.ndarray:
+        """The lanes of a row of a cache in the order in which they lie."""
+        order = self.run.decoder.stored(cache)
+        return np.arange(len(order)) if driven.nhd else order
