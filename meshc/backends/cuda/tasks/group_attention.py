@@ -131,9 +131,11 @@ class GroupAttention:
         before = [hoisted(self.values, view) for view in views]
         if any(map(statements.written, chain.from_iterable(before))):
             statements.stage(views)
+        self.values.all_there = False
         for ops in before:
             statements.add(ops)
         factor, change = changed_scores(shape.steps)
+        self.values.all_there = True
         self._stage(text, statements, factor)
         name = self.storage.taken.fresh("attended")
         position = self.values.spelled(shape.position)

@@ -9,9 +9,15 @@ from hashlib import sha256
 
 from meshc.backends.cuda.kernels.chunk_tiles import literal
 from meshc.backends.cuda.tasks.matrix_places import base
-from meshc.backends.cuda.tasks.spelling import flattened, simplified, spelled, unflattened
+from meshc.backends.cuda.tasks.spelling import (
+    condition,
+    flattened,
+    simplified,
+    spelled,
+    unflattened,
+)
 from meshc.backends.cuda.tasks.storage import Storage, element_type
-from meshc.ir.affine import Expr
+from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.functions import FUNCTIONS
@@ -64,13 +70,23 @@ class Tile:
     coded: bool = False
 
 
+@dataclass(frozen=True)
+class Taken:
+    """Rows that a loop over ``var`` copies, those of which ``when`` holds."""
+
+    rows: View
+    var: str
+    when: Cond | None
+
+
 @dataclass
 class Values:
     """The values of one task. ``ranges`` has the names that its indices are made of, ``arrays`` the
     values that lie in shared memory, ``registers`` those that a thread has an element of. A task
     that ``waits`` reads words with tags until their values are there. Of ``cached`` ones elements
     are as a cache has them, whatever their type; of those that are ``taken`` row by row, they are
-    read where the rows are, and nobody asks for rows that are left out."""
+    read where the rows are. Unless rows that somebody asks for are ``all_there``, those that are
+    left out are zeros: where they would be is not looked at."""
 
     storage: Storage
     ops: Sequence[Op]
@@ -83,7 +99,8 @@ class Values:
     terms: dict[Value, int] = field(default_factory=dict)
     digests: dict[Value, str] = field(default_factory=dict)
     cached: frozenset[Value] = frozenset()
-    taken: Mapping[Value, View] = field(default_factory=dict)
+    taken: Mapping[Value, Taken] = field(default_factory=dict)
+    all_there: bool = False
 
     def __post_init__(self) -> None:
         self.reads: dict[Value, task.Need | task.Stream] = {}
@@ -116,13 +133,20 @@ class Values:
         if value in self.tiles:
             return self._of_tile(self.tiles[value], *at)
         if value in self.taken:
-            return self.element(self.taken[value], at)
+            return self._of_taken(self.taken[value], at)
         if value in self.reads:
             return self.storage.load(*self.source(value, at), self.ranges, self.waits)
         op = self.formula_of(value)
         if op is None:
             fail("cuda-graph", f"%{value.name} is no value of tasks that kernels have")
         return self.formula(op, at)
+
+    def _of_taken(self, taken: Taken, index: Sequence[Expr]) -> str:
+        found = self.element(taken.rows, index)
+        if self.all_there or taken.when is None:
+            return found
+        there = condition(taken.when.substitute({taken.var: index[0]}), self.ranges)
+        return f"({there} ? {found} : 0.0f)"
 
     def source(self, value: Value, index: Sequence[Expr]) -> tuple[Value, Index]:
         """Where in which buffer an element of what the task reads is."""
@@ -307,7 +331,7 @@ class Values:
         return self.digests[value]
 
 
-def taken_rows(ops: Sequence[Op]) -> dict[Value, View]:
+def taken_rows(ops: Sequence[Op]) -> dict[Value, Taken]:
     """Values of which a loop copies each row, or those that there are, from another value, and the
     rows of that one."""
     found = {}
@@ -323,7 +347,8 @@ def taken_rows(ops: Sequence[Op]) -> dict[Value, View]:
         row = given.indices[0] if given.indices else None
         if own and isinstance(row, Range) and not (given.reshape or given.order):
             rows = Range(row.start - var, Expr.const(count))
-            found[out.buffer] = View(given.buffer, (rows, *given.indices[1:]))
+            view = View(given.buffer, (rows, *given.indices[1:]))
+            found[out.buffer] = Taken(view, loop.var, op.when)
     return found
 
 
