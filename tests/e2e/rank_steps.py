@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from drawn_decoders import Drawn
 from kept_weights import kept_weights
-from task_steps import _HOW, BOUNDS, Step, device_of, step_of
+from task_steps import _HOW, Step, bound_of, device_of, step_of
 
 from meshc.backends.cuda import CpuNode, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, Library, Mode, headers
@@ -73,9 +73,11 @@ class RankJudge:
             positions = [max(n - b % 3, 0) for b in range(drawn.batch)]
             tokens = rng.integers(0, decoder.words, drawn.batch)
             logits = model.step(tokens, positions)
-            wanted = decoder.step(weights, caches, tokens, np.array(positions), dtype)
+            before = {name: cache.copy() for name, cache in caches.items()}
+            given_to = tokens, np.array(positions), dtype
+            wanted = decoder.step(weights, caches, *given_to)
             error = np.abs(logits - wanted).max() / np.abs(wanted).max()
-            bound = BOUNDS[dtype, drawn.batch > 4]
+            bound = bound_of(drawn, logits, wanted, weights, before, *given_to)
             assert error <= bound, f"logits of step {n} are {error:.1e} from those of float64"
             found.append(logits)
         assert all(gpu.read("met").tolist() == [0] for gpu in node.gpus)

@@ -278,20 +278,10 @@ class Judge:
         weights: Mapping[str, np.ndarray],
         *given: object,
     ) -> None:
-        """Logits are those of the decoder, which writes rows to ``caches``. Where left sides of
-        products are rounded, they may be farther off by as much as these move them that are rounded
-        the other way, one in eight of them at random: where that is one element, it is seen."""
+        """Logits are those of the decoder, which writes rows to ``caches``; see :func:`bound_of`."""
         before = {name: cache.copy() for name, cache in caches.items()}
         wanted = self.drawn.decoder.step(weights, caches, *given)
-        many = self.drawn.batch > 4
-        bound = BOUNDS[self.drawn.dtype, many]
-        size = np.abs(wanted).max()
-        if many and np.abs(logits - wanted).max() > bound * size:
-            for seed in range(4):
-                own, some = {n: c.copy() for n, c in before.items()}, np.random.default_rng(seed)
-                left = Left(self.drawn.dtype, self.drawn.batch, some)
-                turned = self.drawn.decoder.step(weights, own, *given, left)
-                bound = max(bound, float(np.abs(turned - wanted).max() / size))
+        bound = bound_of(self.drawn, logits, wanted, weights, before, *given)
         self._close(logits, wanted, bound)
 
     def _left(self, run: Run, cache: str, shape: Sequence[int]) -> np.ndarray:
@@ -353,6 +343,29 @@ class Judge:
             for places in coded_caches.places(run, name, wanted.shape):
                 own = places[:, b, at]
                 pools[run.buffer(name)].reshape(-1)[own] = now[own]
+
+
+def bound_of(
+    drawn: Drawn,
+    logits: np.ndarray,
+    wanted: np.ndarray,
+    weights: Mapping[str, np.ndarray],
+    before: Mapping[str, np.ndarray],
+    *given: object,
+) -> float:
+    """How far logits of a step may be from those that are ``wanted``: where left sides of products
+    are rounded, and logits are farther off than they mostly are, as much as these move them that
+    are rounded the other way, one in eight of them at random. Where that is one element, it is
+    seen. ``before`` and what is ``given`` are those of the step."""
+    many = drawn.batch > 4
+    bound, size = BOUNDS[drawn.dtype, many], np.abs(wanted).max()
+    if many and np.abs(logits - wanted).max() > bound * size:
+        for seed in range(4):
+            own = {name: cache.copy() for name, cache in before.items()}
+            left = Left(drawn.dtype, drawn.batch, np.random.default_rng(seed))
+            turned = drawn.decoder.step(weights, own, *given, left=left)
+            bound = max(bound, float(np.abs(turned - wanted).max() / size))
+    return bound
 
 
 def mode_of(seed: int) -> Mode:
