@@ -156,22 +156,26 @@ class Driven(Run):
         self.nhd = "MC_NHD" in step.text
         self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
 
-    def _parts(self, heads: int) -> Iterator[list[int]]:
-        """The GPUs one by one as the only machine, with the heads that each has; what fills a share
-        is the last one again."""
-        all_of_them, each = self.machine, -(-heads // len(self.gpus))
+    def _parts(self, cache: str, heads: int) -> Iterator[list[int]]:
+        """The GPUs one by one as the only machine, with the heads that each has of a cache: all, or
+        a share, which is filled with the last one again."""
+        all_of_them, each = self.machine, heads
+        if len(self.gpus) > 1:
+            each = self.gpus[0].arrays[self.buffer(cache)].shape[-3]
         for rank, gpu in enumerate(self.gpus):
             self.machine = gpu
-            yield [min(rank * each + head, heads - 1) for head in range(each)]
+            first = rank * each if each < heads else 0
+            yield [min(first + head, heads - 1) for head in range(each)]
         self.machine = all_of_them
 
     def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
-        for heads in self._parts(next(iter(caches.values())).shape[3]):
+        name, cache = next(iter(caches.items()))
+        for heads in self._parts(name, cache.shape[3]):
             super().give({name: held[..., heads, :] for name, held in caches.items()}, positions)
 
     def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
         found = np.full(shape, np.nan)
-        for heads in self._parts(shape[3]):
+        for heads in self._parts(cache, shape[3]):
             part = super().held(cache, (*shape[:3], len(heads), shape[4]))
             for own in dict.fromkeys(heads):
                 found[..., own, :] = part[..., heads.index(own), :]

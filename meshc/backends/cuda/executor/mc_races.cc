@@ -3,8 +3,10 @@
 #include "mc_gpus.h"
 #include "mc_races.h"
 
+#include <array>
 #include <cstdio>
 #include <cstring>
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
@@ -12,7 +14,7 @@ namespace mc::races {
 
 constexpr u32 NOBODY = ~0u, NEVER = ~0u;
 constexpr u32 MOST_BARRIERS = 64;  // of a block
-constexpr size_t GRAIN = 2;  // bytes of a cell
+constexpr size_t GRAIN = 2;  // bytes of a cell, unless it is split
 
 // By a thread, or by copies that an mbarrier counts: ``who`` is a place in the clocks of its cluster.
 struct Access {
@@ -23,6 +25,7 @@ struct Cell {
     Access write, read;
     bool by_copy = false;  // the write
     bool barrier = false;
+    bool split = false;  // each byte has a cell of its own, in State::halves[readers]
     u32 readers = 0;  // further concurrent reads, in State::readers
 };
 
@@ -55,6 +58,7 @@ struct State {
     std::vector<u32> barrier_counts;  // by cluster
     std::vector<Cell> cells;
     std::vector<std::vector<Access>> readers;
+    std::deque<std::array<Cell, GRAIN>> halves;
     std::unordered_map<const void*, Phases> barriers;
     std::vector<Phases*> unannounced;  // initialised and fenced
     unsigned char* base = nullptr;
@@ -209,6 +213,38 @@ static void set_writer(Cell& cell, const Access& writer, bool by_copy) {
     if (cell.readers) state.readers[cell.readers].clear();
 }
 
+// From now on each byte of ``cell`` has a cell of its own.
+static void split(Cell& cell) {
+    std::array<Cell, GRAIN> halves;
+    for (Cell& own : halves) {
+        own = cell;
+        if (!cell.readers) continue;
+        own.readers = (u32)state.readers.size();
+        state.readers.push_back(std::vector<Access>(state.readers[cell.readers]));
+    }
+    cell = {};
+    cell.split = true;
+    cell.readers = (u32)state.halves.size();
+    state.halves.push_back(halves);
+}
+
+// use(cell, address) for each cell of some bytes: threads may use neighbouring bytes at any time.
+template <class Use>
+static void each_cell(const unsigned char* from, size_t bytes, Use use) {
+    const unsigned char* const end = from + bytes;
+    for (const unsigned char* at = from - (from - state.base) % GRAIN; at < end; at += GRAIN) {
+        Cell& cell = state.cells[(at - state.base) / GRAIN];
+        if (!cell.split && at >= from && at + GRAIN <= end) {
+            use(cell, at);
+            continue;
+        }
+        if (!cell.split) split(cell);
+        for (size_t byte = 0; byte < GRAIN; byte++) {
+            if (at + byte >= from && at + byte < end) use(state.halves[cell.readers][byte], at + byte);
+        }
+    }
+}
+
 // A block whose threads have ended has no shared memory.
 static void check_alive(const unsigned char* at) {
     if (!state.ends[block_of(at)].seen.empty()) report("uses", at, {});
@@ -222,9 +258,8 @@ static void access(const void* p, size_t bytes, bool write) {
     if ((end - state.base - 1) % machine.shared_bytes >= machine.launch.shared_bytes) {
         fail("an access past the end of shared memory");
     }
-    for (const unsigned char* at = (const unsigned char*)p; at < end; at += GRAIN) {
-        Cell& cell = state.cells[(at - state.base) / GRAIN];
-        if (cell.barrier) continue;
+    each_cell((const unsigned char*)p, bytes, [&](Cell& cell, const unsigned char* at) {
+        if (cell.barrier) return;
         if (!ordered(cell.write, seen)) report(write ? "writes" : "reads", at, cell.write);
         if (!write && cell.write.who == NOBODY) report("reads", at, {});
         if (write) {
@@ -233,7 +268,7 @@ static void access(const void* p, size_t bytes, bool write) {
         } else {
             add_reader(cell, mine, seen);
         }
-    }
+    });
 }
 
 static bool watched(const void* p) { return (size_t)((unsigned char*)p - state.base) < state.bytes; }
@@ -335,13 +370,11 @@ static void check_copied(const Cell& cell, const unsigned char* at, const char* 
 
 void multiplied(const void* p, size_t bytes, bool ended) {
     const auto& seen = state.threads[me()].seen;
-    const unsigned char *begin = (const unsigned char*)p, *end = begin + bytes;
-    for (const unsigned char* at = begin; at < end; at += GRAIN) {
-        Cell& cell = state.cells[(at - state.base) / GRAIN];
+    each_cell((const unsigned char*)p, bytes, [&](Cell& cell, const unsigned char* at) {
         if (cell.write.who == NOBODY) report("multiplies", at, {});
         check_copied(cell, at, "multiplies", "a product");
         if (ended) add_reader(cell, {place(), seen[place()]}, seen);
-    }
+    });
 }
 
 void copy(const Copy& copy) {
@@ -350,25 +383,24 @@ void copy(const Copy& copy) {
     side.copies = true;
     const Access mine{side.who, phases.phase + 1};
     const Clock& clock = state.threads[me()];
-    const auto check_write = [](const Cell& cell, const unsigned char* at, const char* what) {
-        check_copied(cell, at, what, "a copy");
-    };
     const unsigned char *from = (const unsigned char*)copy.from, *to = (unsigned char*)copy.to;
     check_alive(to);
-    if (!watched(from)) access_global(from, copy.bytes, false), copied(from, copy.bytes);
-    for (u32 n = 0; n < copy.bytes; n += GRAIN) {
-        if (watched(from)) {
-            Cell& source = state.cells[(from + n - state.base) / GRAIN];
-            if (source.write.who == NOBODY) report("copies", from + n, {});
-            check_write(source, from + n, "copies");
+    if (!watched(from)) {
+        access_global(from, copy.bytes, false);
+        copied(from, copy.bytes);
+    } else {
+        each_cell(from, copy.bytes, [&](Cell& source, const unsigned char* at) {
+            if (source.write.who == NOBODY) report("copies", at, {});
+            check_copied(source, at, "copies", "a copy");
             add_reader(source, mine, clock.seen);
-        }
-        Cell& target = state.cells[(to + n - state.base) / GRAIN];
-        if (target.barrier) fail("a copy over an mbarrier");
-        check_write(target, to + n, "copies to");
-        check_readers(target, to + n, "copies to");
-        set_writer(target, mine, true);
+        });
     }
+    each_cell(to, copy.bytes, [&](Cell& target, const unsigned char* at) {
+        if (target.barrier) fail("a copy over an mbarrier");
+        check_copied(target, at, "copies to", "a copy");
+        check_readers(target, at, "copies to");
+        set_writer(target, mine, true);
+    });
 }
 
 // ---- Blocks ---------------------------------------------------------------------------------------
@@ -384,6 +416,7 @@ void start(unsigned char* base, size_t bytes) {
     state.barrier_counts.assign(count / cluster_threads(), 0);
     state.cells.assign(bytes / GRAIN, {});
     state.readers.assign(1, {});
+    state.halves.clear();
     state.barriers.clear();
     state.unannounced.clear();
     state.ends.assign(bytes / machine.shared_bytes, {});
@@ -406,18 +439,14 @@ void end_block(u32 first) {
     for (u32 n = 0; n < threads(); n++) join(end, state.threads[first + n], false);
     std::vector<u32> read = end.seen;
     raise(read, state.read[block]);
-    const size_t cells = machine.shared_bytes / GRAIN;
-    const auto check = [&](const Access& access, const std::vector<u32>& before, size_t n) {
-        if (!ordered(access, before)) {
-            report("ends before a use of", state.base + (block * cells + n) * GRAIN, access);
-        }
+    const auto check = [&](const Access& access, const std::vector<u32>& before, const unsigned char* at) {
+        if (!ordered(access, before)) report("ends before a use of", at, access);
     };
-    for (size_t n = 0; n < cells; n++) {
-        const Cell& cell = state.cells[block * cells + n];
-        check(cell.write, end.seen, n);
-        check(cell.read, read, n);
-        for (const Access& reader : state.readers[cell.readers]) check(reader, read, n);
-    }
+    each_cell(state.base + block * machine.shared_bytes, machine.shared_bytes, [&](Cell& cell, const unsigned char* at) {
+        check(cell.write, end.seen, at);
+        check(cell.read, read, at);
+        for (const Access& reader : state.readers[cell.readers]) check(reader, read, at);
+    });
     state.ends[block] = std::move(end);
 }
 
