@@ -68,6 +68,9 @@ FAULTS = {
     "other_columns": "lanes of a warp multiply other columns",
     "unaligned": "no multiple of 256",
     "not_exchanged": "not exchanged",
+    "sums_not_fenced": "sums of products that were written behind fence_products",
+    "sums_too_early": "sums that were written before their products have ended",
+    "left_too_early": "a fragment that was written before its product has ended",
 }
 RACES = {
     "not_awaited": "a race: .* multiplies .* (a copy uses|nothing was written)",

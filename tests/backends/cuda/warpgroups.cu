@@ -3,7 +3,7 @@
 
 enum Fault {
     NONE, NO_FENCE, NO_COMMIT, NO_WAIT, NOT_AWAITED, LET_GO_EARLY, NO_COPY_FENCE, NOT_BY_ALL, OTHER_COLUMNS, UNALIGNED,
-    NOT_EXCHANGED, NO_MEETING, NOT_LET_GO, WITHOUT_PEERS
+    NOT_EXCHANGED, NO_MEETING, NOT_LET_GO, WITHOUT_PEERS, SUMS_NOT_FENCED, SUMS_TOO_EARLY, LEFT_TOO_EARLY
 };
 
 // left [2, 4, 32, 8]: fragments of 64 rows for two products. right [2, TOKENS * 16]. y [128, TOKENS / 2]: the sums of
@@ -40,6 +40,7 @@ MC_INLINE void multiply(const T* left, const T* right, float* y) {
         mc::u32 a[4];
         mc::load_fragment(left + (n * 4 + warp) * 256 + mc::lane() * 8, a);
         if (FAULT != NO_FENCE) mc::fence_products(sums);
+        if (FAULT == SUMS_NOT_FENCED) sums[3] = 1.0f;
         mc::u32 at = mc::shared_address(columns);
         if (FAULT == OTHER_COLUMNS) at += 256 * (mc::lane() == 31);
         if (FAULT == UNALIGNED) at += 128;
@@ -52,6 +53,8 @@ MC_INLINE void multiply(const T* left, const T* right, float* y) {
             mc::warp_sync();
             if (mc::lane() == 0) mc::arrive(empty);
         }
+        if (FAULT == SUMS_TOO_EARLY) sums[3] = 1.0f;
+        if (FAULT == LEFT_TOO_EARLY) a[3] ^= 1;
         if (FAULT != NO_WAIT) mc::wait_for_products(sums);
         mc::warp_sync();
         if (FAULT != LET_GO_EARLY && mc::lane() == 0) mc::arrive(empty);
@@ -77,6 +80,9 @@ MULTIPLY(no_wait, 64, false, NO_WAIT)
 MULTIPLY(not_awaited, 64, false, NOT_AWAITED)
 MULTIPLY(let_go_early, 64, false, LET_GO_EARLY)
 MULTIPLY(no_copy_fence, 64, true, NO_COPY_FENCE)
+MULTIPLY(sums_not_fenced, 64, false, SUMS_NOT_FENCED)
+MULTIPLY(sums_too_early, 64, false, SUMS_TOO_EARLY)
+MULTIPLY(left_too_early, 64, false, LEFT_TOO_EARLY)
 MULTIPLY(not_by_all, 64, false, NOT_BY_ALL)
 MULTIPLY(other_columns, 64, false, OTHER_COLUMNS)
 MULTIPLY(unaligned, 64, false, UNALIGNED)

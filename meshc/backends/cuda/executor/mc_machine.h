@@ -76,6 +76,7 @@ struct Rendezvous {
 // A product of a warp's 16 rows with columns of 16 values that is under way, of a group once it is committed.
 struct Product {
     u32 left[WARP][4];
+    const u32* left_of[WARP];
     const unsigned char* columns;
     u32 eight_bytes;  // from eight columns to the next ones
     u32 group;
@@ -95,6 +96,8 @@ struct Warp {
     u32 count = 0;  // of sums of a lane
     float* sums_of[WARP];
     std::vector<float> held;  // sums while products are under way, lane by lane
+    const float* known_of[WARP] = {};  // sums that were fenced or awaited last
+    std::vector<float> known[WARP];  // and what they were
     std::vector<std::vector<u32>> loads;  // of shared memory since the last collective, by lane
 };
 

@@ -24,7 +24,7 @@ static Product described(u64 columns) {
     if (columns >> 49 & 7) fail("columns with a base offset");
     const u32 at = (u32)(columns & 0x3fff) << 4;
     if (at % 256) fail("columns at an address that is no multiple of 256");
-    return {{}, arena() + at, (u32)(columns >> 32 & 0x3fff) << 4, NO_GROUP, false};
+    return {{}, {}, arena() + at, (u32)(columns >> 32 & 0x3fff) << 4, NO_GROUP, false};
 }
 
 static void multiply(Warp& w, Product& product) {
@@ -63,8 +63,14 @@ static void look(const Warp& w, const Product& product, bool ended) {
     }
 }
 
-void fence_products() {
+static void know(const float* sums, u32 count) {
+    mine().known_of[lane()] = sums;
+    mine().known[lane()].assign(sums, sums + count);
+}
+
+void fence_products(const float* sums, u32 count) {
     mine().fenced[lane()] = true;
+    know(sums, count);
 }
 
 void issue_product(float* sums, u32 count, const u32 (&left)[4], u64 columns, float (*widen)(u16), Site site) {
@@ -87,6 +93,9 @@ void issue_product(float* sums, u32 count, const u32 (&left)[4], u64 columns, fl
         fail("lanes of a warp multiply other columns");
     }
     if (own.products.size() == 1) {
+        if (own.known_of[lane()] == sums && memcmp(sums, own.known[lane()].data(), count * sizeof *sums)) {
+            fail("sums of products that were written behind fence_products");
+        }
         own.sums_of[lane()] = sums;
         memcpy(&own.held[lane() * count], sums, count * sizeof *sums);
         for (u32 i = 0; i < count; i++) sums[i] = NAN;
@@ -94,6 +103,7 @@ void issue_product(float* sums, u32 count, const u32 (&left)[4], u64 columns, fl
         fail("products of other sums while some are under way, which is not modelled");
     }
     memcpy(found.left[lane()], left, sizeof left);
+    found.left_of[lane()] = left;
     look(own, found, false);
     gather_warp(
         site, [](Warp&, u32) {},
@@ -120,9 +130,15 @@ void await_products(const float* sums, Site site) {
     for (const Product& product : own.products) {
         if (product.group == NO_GROUP) fail("a wait for products that are in no group");
         look(own, product, true);
+        if (memcmp(product.left_of[lane()], product.left[lane()], sizeof product.left[0])) {
+            fail("a fragment that was written before its product has ended");
+        }
     }
     const bool under_way = !own.products.empty();
     if (under_way && own.sums_of[lane()] != sums) fail("a wait for products of other sums");
+    for (u32 i = 0; under_way && i < own.count; i++) {
+        if (!std::isnan(sums[i])) fail("sums that were written before their products have ended");
+    }
     gather_warp(
         site, [](Warp&, u32) {},
         [](Warp& w, u32) {
@@ -134,6 +150,7 @@ void await_products(const float* sums, Site site) {
             }
             w.products.clear();
         });
+    if (under_way) know(sums, own.count);
 }
 
 void end_products(const Warp& w) {

@@ -1,7 +1,8 @@
 // mc_products.h: products of warpgroups, for the executor.
 //
 // They happen when they are issued, or, where copies are late, not before somebody waits for them. In between the
-// sums are NaNs. What columns they read is looked at when they are issued and when they have ended (mc_races.h).
+// sums are NaNs. Registers that something writes behind the fence, or before the products have ended, are told by other
+// values than they had. What columns they read is looked at when they are issued and when they have ended (mc_races.h).
 #pragma once
 
 #include "mc_barriers.h"
@@ -13,7 +14,7 @@ inline u32 shared_address(const void* p) { return (u32)((const unsigned char*)p 
 
 void issue_product(float* sums, u32 count, const u32 (&left)[4], u64 columns, float (*widen)(u16), Site site);
 void commit_products(Site site = Site::current());
-void fence_products();
+void fence_products(const float* sums, u32 count);
 void await_products(const float* sums, Site site);
 
 // A thread ends, or the last one of a block.
@@ -21,8 +22,8 @@ void end_products(const Warp& w);
 void end_products(const Block& block);
 
 template <int N>
-inline void fence_products(float (&)[N]) {
-    fence_products();
+inline void fence_products(float (&c)[N]) {
+    fence_products(c, N);
 }
 
 template <int N>

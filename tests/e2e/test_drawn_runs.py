@@ -1,0 +1,40 @@
+"""Drawn models with drawn options, all of it at once, in the CPU executor, beside NumPy in float64:
+steps, prompts of up to 97 tokens, mixed launches, one GPU and two."""
+
+import pytest
+from drawn_runs import RunJudge, drawn_run
+from reduced import only
+from task_steps import mode_of
+
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED
+from meshc.support.diagnostics import MeshcError
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+
+# A prompt of a mixture beside another request's tokens, and norms of more keys than there are.
+IN_CI = (1161, 1176)
+REFUSED = {"does-not-fit", "cuda-shape"}
+
+
+def check(seed, folder, toolchain=QUICK):
+    """The judge of the run; None where blocks have no room, or a batch has more tokens than threads
+    of its tasks."""
+    try:
+        judge = RunJudge.of(drawn_run(seed), seed, folder)
+    except MeshcError as refusal:
+        assert {one.code for one in refusal.diagnostics} <= REFUSED, refusal
+        return
+    judge.check(mode_of(seed), toolchain)
+    assert judge.compared > judge.passed, "rounding may choose other experts of most tokens"
+
+
+@pytest.mark.parametrize("seed", only(range(1000, 1300), *IN_CI))
+def test_a_run_agrees_with_float64(seed, tmp_path):
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2000, 2040))
+def test_no_two_threads_of_a_run_race(seed, tmp_path):
+    """Left sides of products that lie in memory are copied behind fences, in step after step."""
+    check(seed, tmp_path, WATCHED)
