@@ -278,7 +278,7 @@ class Judge:
         weights: Mapping[str, np.ndarray],
         *given: object,
     ) -> None:
-        """Logits are those of the decoder, which writes rows to ``caches``; see :func:`bound_of`."""
+        """Logits are those of the decoder, which writes rows to ``caches``."""
         before = {name: cache.copy() for name, cache in caches.items()}
         wanted = self.drawn.decoder.step(weights, caches, *given)
         bound = bound_of(self.drawn, logits, wanted, weights, before, *given)

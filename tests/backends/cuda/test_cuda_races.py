@@ -97,16 +97,13 @@ def test_copies_of_what_the_grid_wrote_need_fences_of_both_blocks(mode):
     """Within a block one is enough."""
     grid = Grid(2, 64, 1, 512, True)
     for kernel, words in HANDED_OVER.items():
-        y, between, met = np.zeros(128, np.float32), np.zeros(128, np.float32), np.zeros(1, np.int32)
-
-        def launch(kernel=kernel, arguments=(X[:128], y, between, met)):
-            library("proxies").run(kernel, grid, [*arguments], mode)
-
+        y, between = np.zeros((2, 128), np.float32)
+        arguments = [X[:128], y, between, np.zeros(1, np.int32)]
         if words:
             with pytest.raises(ExecutorError, match=f"without global_copy_fence {words}"):
-                launch()
+                library("proxies").run(kernel, grid, arguments, mode)
             continue
-        launch()
+        library("proxies").run(kernel, grid, arguments, mode)
         own = kernel.startswith("own")
         assert (y == (X[:128] if own else np.concatenate([X[64:128], X[:64]]))).all()
 
