@@ -18,9 +18,10 @@ CASES: dict[str, tuple[Drawn, int, str]] = {
     "words": (replace(SHARED, meet="tags"), 2, "peers"),
     "versions": (replace(LLAMA, meet="tags"), 2, "peers"),
     "switch": (replace(LLAMA, meet="tags"), 3, "multimem"),
+    "columns": (LLAMA.with_columns(6), 2, "peers"),
 }
 """Ranks that meet by counters, that share logits, and that give each other words, in one place or
-in one for each layer, by an address of each GPU or by one of all."""
+in one for each layer, by an address of each GPU or by one of all; with left sides in memory."""
 
 _SYNC = "mc::group_sync(1, WORKERS);"
 _GIVEN = "mc::tag_of<2>(past * 2 + layer)"
@@ -46,6 +47,9 @@ EDITS = {
     "ranks tell before their blocks have come": ("counter", TASKS, "if (!grid_arrive_last(met, target)) return;", "if (grid_arrive_last(met, target), block()) return;"),
     "each block tells": ("counter", TASKS, "if (!grid_arrive_last(met, target)) return;", "grid_arrive_last(met, target);"),
     "GPUs are told twice": ("counter", TASKS, "gpu_arrive(told[gpu]);", "gpu_arrive(told[gpu]), gpu_arrive(told[gpu]);"),
+    "what is copied was not fenced by blocks that gave it": ("columns", STEP, "target += mc::blocks();\n    mc::global_copy_fence();", "target += mc::blocks();"),
+    "what is copied was not fenced by ranks that gave it": ("columns", STEP, "heard += RANKS;\n    mc::global_copy_fence();", "heard += RANKS;"),
+    "what is copied was not fenced by who copies": ("columns", TASKS, "copy_fence(), global_copy_fence();", "copy_fence();"),
     # logits
     "each rank has the first share": ("logits", STEP, "8 * rank) * 256", "0 * rank) * 256"),
     "a share in the place of another": ("logits", STEP, "16 * g + i + 32 * rank", "16 * g + i + 32 * (1 - rank)"),
@@ -87,5 +91,6 @@ EDITS = {
 EQUIVALENT = {
     "what a rank gives is another's": "the parts of a sum are the same, in another order",
     "words of a rank in the place of another's": "the parts of a sum are the same, in another order",
+    "what is copied was not fenced by ranks that gave it": "in front of a meeting of ranks blocks give parts of sums, which nobody copies",
     "ranks do not meet at the start": "who gives words has waited for words that all have given behind those of the run before",
 }
