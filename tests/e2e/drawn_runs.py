@@ -174,11 +174,12 @@ class Driven(Run):
             super().give({name: held[..., heads, :] for name, held in caches.items()}, positions)
 
     def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
-        found = np.full(shape, np.nan)
+        found, have = np.full(shape, np.nan), set[int]()
         for heads in self._parts(cache, shape[3]):
             part = super().held(cache, (*shape[:3], len(heads), shape[4]))
-            for own in dict.fromkeys(heads):
+            for own in {*heads} - have:  # of a share of another rank that is empty, nothing
                 found[..., own, :] = part[..., heads.index(own), :]
+            have |= {*heads}
         return found
 
 
@@ -311,6 +312,8 @@ class RunJudge:
         bounds = dict.fromkeys(left, bound + 2 * UNIT[self.run.dtype]) | {LOGITS: bound}
         if many and any(e > bounds[name] for error in errors for name, e in error.items()):
             for seed, (one, own) in product(range(4), zip(read, wanted, strict=True)):
+                if own.nearest < 4 * bound:
+                    continue
                 turned = self._token(left, one, seed)
                 moved = {name: distance(turned.rows[name], row) for name, row in own.rows.items()}
                 moved[LOGITS] = float(np.abs(turned.logits - own.logits).max() / size)
