@@ -3,12 +3,12 @@
 
 enum Fence { BEHIND_WRITES = 1, BEFORE_WRITES = 2, BEHIND_WAIT = 4, BEFORE_WAIT = 8, OF_SHARED = 16, OF_ANOTHER = 32 };
 
-// Each of two blocks copies what the other one (itself: OWN) has left in ``between``. met: 0.
-template <int FENCES, bool OWN = false>
+// Each of two blocks copies what the other one has left in ``between``. met: 0.
+template <int FENCES>
 MC_INLINE void hand_over(const float* x, float* y, float* between, mc::u32* met) {
     mc::Barrier* const came = (mc::Barrier*)mc::arena();
     float* const mine = (float*)(mc::arena() + 128);
-    const mc::u32 me = mc::thread(), from = OWN ? mc::block() : 1 - mc::block();
+    const mc::u32 me = mc::thread(), from = 1 - mc::block();
     if (me == 0) mc::init(came, 1), mc::init_fence();
     if (FENCES & BEFORE_WRITES) mc::global_copy_fence();
     between[64 * mc::block() + me] = x[64 * mc::block() + me];
@@ -31,10 +31,10 @@ MC_INLINE void hand_over(const float* x, float* y, float* between, mc::u32* met)
     y[64 * mc::block() + me] = mine[me];
 }
 
-#define HAND_OVER(name, ...)                                                                  \
+#define HAND_OVER(name, FENCES)                                                               \
     extern "C" __global__ void __launch_bounds__(64, 1)                                       \
         name(const float* x, float* y, float* between, mc::u32* met) {                        \
-        hand_over<__VA_ARGS__>(x, y, between, met);                                           \
+        hand_over<FENCES>(x, y, between, met);                                                \
     }                                                                                         \
     MC_EXPORT(name)
 
@@ -47,7 +47,3 @@ HAND_OVER(copiers_fence_alone, BEHIND_WAIT)
 HAND_OVER(fenced_too_early, BEFORE_WRITES | BEHIND_WAIT)
 HAND_OVER(copiers_fence_too_early, BEHIND_WRITES | BEFORE_WAIT)
 HAND_OVER(fence_of_shared_memory, BEHIND_WRITES | OF_SHARED)
-HAND_OVER(own_fenced, BEHIND_WRITES, true)
-HAND_OVER(own_fenced_by_one, BEHIND_WAIT, true)
-HAND_OVER(own_not_fenced, 0, true)
-HAND_OVER(own_fenced_too_early, BEFORE_WRITES, true)

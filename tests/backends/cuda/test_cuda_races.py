@@ -85,16 +85,11 @@ HANDED_OVER = {
     "fenced_too_early": "of the block that writes",
     "copiers_fence_too_early": "of the block that copies",
     "fence_of_shared_memory": "of the block that copies",
-    "own_fenced": "",
-    "own_fenced_by_one": "",
-    "own_not_fenced": "of the block that writes",
-    "own_fenced_too_early": "of the block that writes",
 }
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
 def test_copies_of_what_the_grid_wrote_need_fences_of_both_blocks(mode):
-    """Within a block one is enough."""
     grid = Grid(2, 64, 1, 512, True)
     for kernel, words in HANDED_OVER.items():
         y, between = np.zeros((2, 128), np.float32)
@@ -104,8 +99,7 @@ def test_copies_of_what_the_grid_wrote_need_fences_of_both_blocks(mode):
                 library("proxies").run(kernel, grid, arguments, mode)
             continue
         library("proxies").run(kernel, grid, arguments, mode)
-        own = kernel.startswith("own")
-        assert (y == (X[:128] if own else np.concatenate([X[64:128], X[:64]]))).all()
+        assert (y == np.concatenate([X[64:128], X[:64]])).all()
 
 
 @pytest.mark.parametrize("kernel", ["sum_3", "max_3", "gather_3"])

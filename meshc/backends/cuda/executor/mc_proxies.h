@@ -7,7 +7,7 @@
 // must be in the block of the access that is not plain (Lustig and others, "Mixed-proxy extensions for the NVIDIA PTX
 // memory consistency model", ISCA 2022, 5.4), so whoever copies has one behind the acquire. Both are asked for here:
 // by a thread of the writer's block to which the write is known, and by one of the copier's block that knows of it
-// and that the copy comes behind. Within a block one fence in between is enough.
+// and that the copy comes behind. What the block itself wrote is not looked at: a copy may bring it beside what is used.
 //
 // Blocks that share no memory know of each other by counters: grid_arrive() and gpu_arrive() release,
 // grid_wait() and gpu_wait() acquire. Words that are stored and loaded relaxed order nothing. A copy that may not know

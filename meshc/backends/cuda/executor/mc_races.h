@@ -18,7 +18,7 @@
 //
 // Global memory is looked at where the host names the arrays of a launch (mc_watch_arrays): what the
 // grid in front writes is used, and any of them is written, only behind wait_for_previous_grid() of
-// the thread or of one that was ordered before it. Copies of what threads of the same grid wrote need fences
+// the thread or of one that was ordered before it. Copies of what other blocks of the grid wrote need fences
 // (mc_proxies.h). Not covered: other threads of a grid that use the same place of global memory.
 #pragma once
 
