@@ -111,7 +111,11 @@ def of_config(size: int) -> dict[str, list[Any]]:
             {"1": token("<s>", special=True, rstrip=True)},
         ],
         "additional_special_tokens": [["<own>"], ["</s>"]],
-        "extra_special_tokens": [["<own>"], {"own_token": "<own>"}],
+        "extra_special_tokens": [["<own>"], {"own_token": "<own>"}, {"own": "<own>"}],
+        "model_specific_special_tokens": [
+            {"own": "<own>"},
+            {"own_token": {"__type": "AddedToken", **token("<own>", rstrip=True)}},
+        ],
         "bos_token": ["</s>", "<own>", None],
         "eos_token": ["<s>", "<own>", None],
         "unk_token": ["<pad>", None],

@@ -7,12 +7,12 @@ transformers; the keys of GGUF files are those of llama.cpp.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-from meshc.frontend.checkpoints.bounded_files import read_bounded
+from meshc.frontend.checkpoints.bounded_files import list_directory, read_bounded
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.gguf.file_header import GgufHeader
 from meshc.frontend.checkpoints.gguf.known_tokens import token_id
@@ -27,6 +27,7 @@ TEMPLATE_LIMIT_BYTES = 1 << 20
 """Published templates have up to some 30 KB."""
 _CONFIG_LIMIT_BYTES = 64 << 20
 _KEY = "chat_template"
+_FOLDER = "additional_chat_templates"
 _GGUF_KEY = "tokenizer.chat_template"
 _GGUF_NAMES = {"bos": "bos", "eos": "eos", "unk": "unknown", "sep": "seperator", "pad": "padding"}
 """How the keys of GGUF files spell special tokens; one of them is spelled so in all files."""
@@ -44,8 +45,9 @@ class ChatTemplate:
 
 def find_chat_template(path: Path, model: str) -> ChatTemplate:
     """The template of ``model``, whose weights are at ``path``: that of a GGUF file, else of the
-    folder of the tokenizer, in ``chat_template.jinja``, the key ``chat_template`` of
-    ``tokenizer_config.json`` or ``chat_template.json``, in this order.
+    folder of the tokenizer, in ``chat_template.jinja`` or in ``default.jinja`` of the folder
+    ``additional_chat_templates``, which comes first, at the key ``chat_template`` of
+    ``tokenizer_config.json`` or in ``chat_template.json``.
 
     Errors: ``chat-template-missing``, ``chat-template-invalid``, ``tokenizer-not-found``,
     ``gguf-invalid`` and what :func:`read_declared` raises.
@@ -65,17 +67,28 @@ def find_chat_template(path: Path, model: str) -> ChatTemplate:
 
 def _source(folder: Path, config: JsonText | None) -> Source | None:
     """The text of the template in ``folder``, named for messages."""
-    plain, own = folder / "chat_template.jinja", folder / "chat_template.json"
-    if os.path.isfile(plain):
-        raw = read_bounded(plain, TEMPLATE_LIMIT_BYTES, "chat template")
+    own = folder / "chat_template.json"
+    files = _files(folder)
+    if files:
+        if "default" not in files:
+            _no_default(str(folder / _FOLDER), files)
+        raw = read_bounded(files["default"], TEMPLATE_LIMIT_BYTES, "chat template")
         try:
-            return Source(str(plain), raw.decode("utf-8"))
+            return Source(str(files["default"]), raw.decode("utf-8"))
         except UnicodeDecodeError as error:
-            _invalid(str(plain), f"byte {error.start} is not UTF-8")
+            _invalid(str(files["default"]), f"byte {error.start} is not UTF-8")
     found = None if config is None else _of_json(config)
     if found is None and os.path.isfile(own):
         found = _of_json(read_json_object(own, 4 * TEMPLATE_LIMIT_BYTES, "chat template"))
     return found
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    """Files of templates by their names: those of a folder of them before the one beside it."""
+    plain, several = folder / "chat_template.jinja", folder / _FOLDER
+    found = {"default": plain} if os.path.isfile(plain) else {}
+    entries = list_directory(several) if os.path.isdir(several) else []
+    return found | {file.stem: file for file in entries if file.suffix == ".jinja"}
 
 
 def _of_json(text: JsonText) -> Source | None:
@@ -90,8 +103,7 @@ def _of_json(text: JsonText) -> Source | None:
             if isinstance(one, dict) and isinstance(one.get("name"), str)
         }
         if "default" not in named:
-            known = ", ".join(sorted(named))[:200] or "none"
-            _invalid(name, f"none of its templates is the default one (there are: {known})")
+            _no_default(name, named)
         given = named["default"]
     return _bounded(name, given)
 
@@ -125,6 +137,11 @@ def _missing(model: str, reason: str) -> NoReturn:
         help="a base model has none; leave out --chat, or write the whole prompt as the model "
         "was trained on it",
     )
+
+
+def _no_default(name: str, named: Iterable[str]) -> NoReturn:
+    known = ", ".join(sorted(named))[:200] or "none"
+    _invalid(name, f"none of its templates is the default one (there are: {known})")
 
 
 def _invalid(name: str, reason: str) -> NoReturn:

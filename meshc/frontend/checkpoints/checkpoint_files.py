@@ -27,6 +27,7 @@ from meshc.support.diagnostics import Diagnostics, MeshcError, fail
 _PICKLE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 # torch.save writes a zip archive; older versions and plain pickle start with a protocol byte.
 _PICKLE_STARTS = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+_ADAPTER = "adapter_config.json"
 # Fields that may differ between a checkpoint and the model it is used for.
 _FREE_FIELDS = frozenset({"name", "max_positions", "bos_id", "eos_ids", "dtype"})
 
@@ -38,6 +39,8 @@ def find_source(path: Path, config: ModelConfig) -> tuple[TensorSource, bool]:
     beside = file.parent / "config.json"
     if isinstance(source, GgufWeights):
         _check_same_maths(config, config_from_header(source.header), str(file))
+    elif os.path.isfile(file.parent / _ADAPTER):
+        _refuse_adapter(file.parent / _ADAPTER)
     elif os.path.isfile(beside):
         stored = read_config(beside)
         if not config.tied_embeddings and stores_own_head(source, family_named(stored.family)):
@@ -116,6 +119,16 @@ def _refuse_pickle(path: Path) -> NoReturn:
         f"'{path}' is a pickle: reading it could run any program it contains",
         help="convert it to safetensors, in a place where you trust it: "
         "model.save_pretrained(DIR) in Hugging Face transformers",
+    )
+
+
+def _refuse_adapter(path: Path) -> NoReturn:
+    """Hugging Face transformers adds an adapter that lies beside weights to them."""
+    fail(
+        "weights-adapter",
+        f"'{path}' belongs to an adapter, which meshc does not add to weights",
+        help="merge it into them (merge_and_unload of the peft package), or remove the file to "
+        "run the model without it",
     )
 
 

@@ -151,7 +151,8 @@ def read_safetensors(path: Path) -> SafetensorsWeights:
 
 
 def read_sharded(index: Path) -> SafetensorsWeights:
-    """The shards that the index file ``index`` names, all in its directory.
+    """All tensors of the shards that the index file ``index`` names, which lie in its directory,
+    those that it does not name too, as Hugging Face transformers reads them.
 
     Errors: as `read_safetensors`, ``json-invalid``.
     """
@@ -172,6 +173,11 @@ def read_sharded(index: Path) -> SafetensorsWeights:
         if name not in content[file]:
             _invalid(index, f"shard '{file.name}' does not hold tensor '{name}'")
         entries[name] = content[file][name]
+    for found in content.values():
+        for name in (name for name in found if name not in shards):
+            if name in entries:
+                _invalid(index, f"two shards hold tensor '{name}', and it names neither")
+            entries[name] = found[name]
     return SafetensorsWeights(str(index), entries)
 
 

@@ -273,9 +273,10 @@ def open_checkpoint(
     with one of these. ``layers`` keeps the first so many layers. Stored tensors that are known
     to be needless give remarks to ``diagnostics``.
 
-    Errors: ``weights-not-found``, ``pickle-refused``, ``gguf-invalid``, ``safetensors-invalid``,
-    ``weights-config-mismatch``, ``weights-missing-tensor``, ``weights-surplus-tensor``,
-    ``weights-shape-mismatch``, ``weights-unsupported-dtype``, ``missing-extra``.
+    Errors: ``weights-not-found``, ``weights-adapter``, ``pickle-refused``, ``gguf-invalid``,
+    ``safetensors-invalid``, ``weights-config-mismatch``, ``weights-missing-tensor``,
+    ``weights-surplus-tensor``, ``weights-shape-mismatch``, ``weights-unsupported-dtype``,
+    ``missing-extra``.
     """
     kept = _kept_layers(config, layers)
     source, gguf_names = find_source(Path(path), config)

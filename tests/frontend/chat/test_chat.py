@@ -174,6 +174,16 @@ def test_where_templates_are_found(folder):
     assert found.source.text == "json" and {"bos_token", "pad_token"} < found.unknown
     (folder / "chat_template.jinja").write_text("own")
     assert find_chat_template(folder, "m").source.text == "own"
+    further = folder / "additional_chat_templates"
+    further.mkdir()
+    (further / "tools.jinja").write_text("tools")
+    assert find_chat_template(folder, "m").source.text == "own"
+    (further / "default.jinja").write_text("first")
+    assert find_chat_template(folder, "m").source.text == "first"
+    for file in (folder / "chat_template.jinja", further / "default.jinja"):
+        file.unlink()
+    told = refused("chat-template-invalid", find_chat_template, folder, "m")
+    assert "there are: tools" in told.message
 
 
 def test_templates_that_are_none(folder):

@@ -59,6 +59,8 @@ def spelled(tokenizer: Tokenizer, text: str) -> list[int | str]:
         {CONFIG: CLASS | {"eos_token": "<t>"}},
         {CONFIG: CLASS | {"additional_special_tokens": ["<t>"]}},
         {CONFIG: CLASS | {"extra_special_tokens": {"tool_token": "<t>"}}},
+        {CONFIG: CLASS | {"extra_special_tokens": {"tool": "<t>"}}},
+        {CONFIG: CLASS | {"model_specific_special_tokens": {"tool": "<t>"}}},
         {MAP: {"pad_token": "<t>"}},
         {MAP: {"pad_token": token("<t>")}},
     ],

@@ -68,6 +68,9 @@ def drawn(chance: random.Random) -> dict[str, Any]:
     for key in ("add_bos_token", "add_prefix_space", "legacy", "clean_up_tokenization_spaces"):
         if chance.random() < 0.3:
             config[key] = chance.random() < 0.5
+    if chance.random() < 0.3:
+        key = chance.choice(("extra_special_tokens", "model_specific_special_tokens"))
+        config[key] = {chance.choice(("own", "own_token", "sep_token")): named(ADDED[0])}
     return files
 
 

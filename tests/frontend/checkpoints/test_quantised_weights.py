@@ -63,7 +63,10 @@ KINDS: dict[str, tuple[dict[str, Any], str]] = {
     "fp8 static": ({**FP8, "activation_scheme": "static"}, "tensor"),
     "fp8 block": ({**FP8, "weight_block_size": [16, 24]}, "block"),
     "fbgemm": ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "channel"),
-    "compressed tensor": ({**COMPRESSED, **_groups(strategy="tensor")}, "tensor"),
+    "compressed tensor": (
+        {**COMPRESSED, **_groups(strategy="tensor"), "sparsity_config": {"format": "dense"}},
+        "tensor",
+    ),
     "compressed channel": ({**COMPRESSED, **_groups(strategy="channel")}, "channel"),
     "compressed block": (
         {**COMPRESSED, **_groups(strategy="block", block_structure=[16, 24])},
@@ -154,7 +157,7 @@ def test_scales_of_caches_are_passed_over(scheme: object, tmp_path: Path) -> Non
         f"model.layers.0.self_attn.{name}": np.full(1, 0.5, np.float32)
         for name in (
             *("k_scale", "v_scale", "attn.k_scale", "k_proj.k_scale", "v_proj.output_scale"),
-            *("k_zero_point", "v_zero_point"),
+            *("k_zero_point", "v_zero_point", "prob_output_scale"),
         )
     }
     report = Diagnostics()
@@ -198,6 +201,10 @@ UNKNOWN: dict[str, tuple[object, str]] = {
     "auto-round packing": ({**AUTO_ROUND, "packing_format": "auto_round:x"}, "'packing_format'"),
     "auto-round layers": ({**AUTO_ROUND, "extra_config": {"a": {"bits": 8}}}, "'extra_config'"),
     "compressed rotation": ({**COMPRESSED, "transform_config": {"a": 1}}, "'transform_config'"),
+    "compressed zeros": (
+        {**COMPRESSED, "sparsity_config": {"format": "sparse-24-bitmask"}},
+        "'sparsity_config'",
+    ),
     "gptq per module": ({**GPTQ, "dynamic": {"+:.*": {"bits": 8}}}, "'dynamic'"),
     "fp8 format": ({**FP8, "fmt": "e5m2"}, "'fmt'"),
     "fp8 block": ({**FP8, "weight_block_size": [128]}, "not two sizes"),

@@ -146,6 +146,18 @@ def test_shards(tmp_path: Path) -> None:
     diagnosed("safetensors-invalid", lambda: _index(tmp_path, wrong))
 
 
+def test_tensors_of_shards_that_the_index_does_not_name(tmp_path: Path) -> None:
+    """A head of its own, say, which transformers finds and which no tied embedding may replace."""
+    for shard in ("a", "b"):
+        tensors = {shard: VALUES, "head": VALUES * ord(shard)}
+        (tmp_path / f"{shard}.safetensors").write_bytes(safetensors_bytes(tensors))
+    found = _index(tmp_path, {"a": "a.safetensors"})
+    np.testing.assert_array_equal(found.read("head"), VALUES * ord("a"))
+    both = {"a": "a.safetensors", "b": "b.safetensors"}
+    (told,) = diagnosed("safetensors-invalid", lambda: _index(tmp_path, both))
+    assert "two shards hold tensor 'head'" in told.message
+
+
 @pytest.mark.parametrize(
     "shard",
     [

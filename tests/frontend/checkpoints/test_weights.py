@@ -316,6 +316,12 @@ def test_a_directory_with_pickles_only(tmp_path: Path) -> None:
     diagnosed("pickle-refused", lambda: open_checkpoint(tmp_path, model_config()))
 
 
+def test_an_adapter_beside_weights_is_no_part_that_may_be_left_out(tmp_path: Path) -> None:
+    _save(tmp_path, hf_tensors(model_config()), "model.safetensors")
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
+    diagnosed("weights-adapter", lambda: open_checkpoint(tmp_path, model_config()))
+
+
 def test_directories_without_a_clear_answer(tmp_path: Path) -> None:
     config = model_config()
     diagnosed("weights-not-found", lambda: open_checkpoint(tmp_path, config))

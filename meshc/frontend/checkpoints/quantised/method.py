@@ -252,8 +252,11 @@ def _compressed(table: _Table) -> Fp8 | None:
         "global_compression_ratio", *_CACHE, "sparsity_config", "transform_config",
     )  # fmt: skip
     table.remark_cache(*_CACHE)
-    for key in ("sparsity_config", "transform_config"):
-        table.only(key, None, {})
+    sparsity = table.values.get("sparsity_config")
+    # Zeros that are stored like other weights, which the package passes over as well.
+    if not isinstance(sparsity, dict) or sparsity.get("format") != "dense":
+        table.only("sparsity_config", None, {})
+    table.only("transform_config", None, {})
     groups = table.values.get("config_groups")
     group = next(iter(groups.values())) if isinstance(groups, dict) and len(groups) == 1 else None
     weights = group.get("weights") if isinstance(group, dict) else None

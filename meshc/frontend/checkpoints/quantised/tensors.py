@@ -32,7 +32,7 @@ _SCALES_OF_FP8 = ("weight_scale_inv", "weight_scale")
 _OF_INPUTS = ("input_scale", "activation_scale", "input_scale_ub")
 _OF_CACHES = (
     *("k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale", "output_scale"),
-    *("k_zero_point", "v_zero_point", "q_zero_point"),
+    *("k_zero_point", "v_zero_point", "q_zero_point", "prob_output_scale"),
 )
 _FP8 = "F8_E4M3"
 _FLOATS = ("F32", "F16", "BF16")

@@ -24,6 +24,8 @@ _MAP, _ADDED = "special_tokens_map.json", "added_tokens.json"
 _LIMIT_BYTES = 64 << 20
 _TOKENS = "added_tokens_decoder"
 _EXTRA, _ADDITIONAL = "extra_special_tokens", "additional_special_tokens"
+OF_MODEL = "model_specific_special_tokens"
+"""The names of tokens as release 5 of transformers writes them."""
 _ID = re.compile("[0-9]{1,9}")
 _FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 SPECIAL = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
@@ -71,7 +73,9 @@ def read_declared(folder: Path) -> DeclaredTokens:
     # The older files count where the newer one does not declare tokens.
     older = _read(folder / _MAP) if own_first else {}
     values = {**config, **older}
-    named, further = _named(values), _further(config, older)
+    if not isinstance(config.get(OF_MODEL), dict | None):
+        _invalid(folder / CONFIG, f"'{OF_MODEL}' is {brief(config[OF_MODEL])}, no object")
+    named, further = _named(config, older), _further(config, older)
     if own_first:
         usual_names = (facts for name, facts in named.items() if name in SPECIAL)
         # Tokens with flags of their own are special as those say.
@@ -87,7 +91,7 @@ def read_declared(folder: Path) -> DeclaredTokens:
             help="give the prompt as token ids",
         )
     usual = values.get("tokenizer_class") not in _WITHOUT_USUAL
-    unknown = frozenset(name for name in SPECIAL if usual and name not in values)
+    unknown = frozenset(name for name in SPECIAL if usual and name not in {**values, **named})
     return DeclaredTokens(by_id, own_first, named, unknown, further)
 
 
@@ -121,13 +125,33 @@ def _older(path: Path, special: set[object]) -> dict[int, Facts]:
     return found
 
 
-def _named(values: Mapping[str, object]) -> dict[str, Facts]:
-    """Special tokens by their names, those that every tokenizer may have first."""
-    extra = values.get(_EXTRA)
-    given = {**values, **extra} if isinstance(extra, dict) else values
-    further = [key for key in given if key.endswith("_token") and key not in SPECIAL]
-    facts = {key: _facts(given.get(key), special=True) for key in (*SPECIAL, *further)}
-    return {key: one for key, one in facts.items() if one is not None}
+def _named(config: Mapping[str, object], older: Mapping[str, object]) -> dict[str, Facts]:
+    """Special tokens by their names, those that every tokenizer may have first. Others have names
+    that end in ``_token``, or any in an object of such tokens: in that of release 5 unless others
+    are spelled as texts."""
+    further = _further_names(config)
+    texts = {name: value for name, value in further.items() if isinstance(value, str)}
+    own = {**texts, **_object(config, _EXTRA)} or _object(config, OF_MODEL)
+    tokens = {
+        name: value
+        for name, value in further.items()
+        if isinstance(value, dict) and "__type" in value
+    }
+    usual = {name: older.get(name, config.get(name)) for name in SPECIAL}
+    given = {**usual, **tokens, **_further_names(older), **own, **_object(older, _EXTRA)}
+    facts = {name: _facts(value, special=True) for name, value in given.items()}
+    return {name: one for name, one in facts.items() if one is not None}
+
+
+def _further_names(values: Mapping[str, object]) -> Mapping[str, object]:
+    """What ``values`` has at names of tokens that only some models have."""
+    return {k: value for k, value in values.items() if k.endswith("_token") and k not in SPECIAL}
+
+
+def _object(values: Mapping[str, object], key: str) -> Mapping[str, object]:
+    """The object at ``key``, empty where there is none."""
+    found = values.get(key)
+    return found if isinstance(found, dict) else {}
 
 
 def _further(config: Mapping[str, object], older: Mapping[str, object]) -> list[Facts]:

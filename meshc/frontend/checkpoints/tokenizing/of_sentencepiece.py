@@ -20,6 +20,7 @@ from typing import NoReturn
 from meshc.frontend.checkpoints.bounded_files import read_bounded
 from meshc.frontend.checkpoints.fields import brief
 from meshc.frontend.checkpoints.json_text import read_json_object
+from meshc.frontend.checkpoints.tokenizing.declared_tokens import OF_MODEL
 from meshc.frontend.checkpoints.tokenizing.sentencepiece_file import (
     BPE,
     CONTROL,
@@ -67,7 +68,8 @@ def class_of_model(config: Mapping[str, object], file: Path) -> str:
         _unsupported(file, f"is of a model of type {brief(kind)} ({', '.join(_KINDS)} are read)")
     if named != (_GEMMA if name == _GEMMA else _LLAMA):
         _unsupported(file, f"is of the class {brief(given)}, which is not read for {kind}")
-    if config.get("extra_special_tokens") or config.get("additional_special_tokens"):
+    extra = ("extra_special_tokens", "additional_special_tokens", OF_MODEL)
+    if any(config.get(key) for key in extra):
         _unsupported(file, "has special tokens that only the files beside it name")
     if not isinstance(config.get("add_bos_token"), bool):
         _unsupported(file, "has no 'add_bos_token', without which releases of transformers differ")
