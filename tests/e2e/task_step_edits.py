@@ -65,11 +65,6 @@ EDITS = {
     "pages of another request": ("parts", STEP, "from(pages + 4 * b,", "from(pages,", 0),
     "the page of another tile": ("llama", TASKS, "tile * RUNS + min(", "min(", 0),
     "a tile whose pages are not turned": ("llama", STEP, "from.turn();", "if (n) from.turn();", 0),
-    "tiles that are farther apart": ("llama", STEP, "16 * s, 48, pos)", "16 * s, 64, pos)", 0),
-    "the pages of the first tiles again": ("pages", TASKS, "tile = 0, known = next;", "tile = 0;", 0),
-    "the pages of the second tiles again": ("pages", TASKS, "known = next;\n        look_up();\n    }\n\n    MC", "known = next;\n    }\n\n    MC", 0),
-    "pages of tiles are looked up twice": ("pages", TASKS, "        coming += AT_ONCE * apart;\n", "", 0),
-    "a run of another page": ("pages", TASKS, "(int)lane() % RUNS * TOGETHER;", "0;", 0),
     "keys in place of values": ("llama", STEP, "keys, keys + 512,", "keys, keys,", 0),
     "queries of another head": ("llama", STEP, "q_1_1[element + 64 * g]", "q_1_1[element]", 0),
     "another request's position": ("parts", STEP, "const int pos = lengths[b];", "const int pos = lengths[0];", 1),
@@ -163,6 +158,11 @@ EDITS = {
     "lanes of a warp that are not rescaled": ("latents", TASKS, "warp_sum<32>(v[n] * keep) / total", "warp_sum<32>(v[n]) / total", 0),
     "weights of lanes that are not rescaled": ("latents", TASKS, "total = warp_sum<32>(total * keep);", "total = warp_sum<32>(total);", 0),
     "the last record again and again": ("latents", TASKS, "if ((begin + j) * 32 + (int)lane() >= SPLITS) continue;  // the last record again", "", 0),
+    "tiles that are farther apart": ("llama", STEP, "16 * s, 48, pos)", "16 * s, 64, pos)", 0),
+    "the pages of the first tiles again": ("pages", TASKS, "tile = 0, known = next;", "tile = 0;", 0),
+    "the pages of the second tiles again": ("pages", TASKS, "known = next;\n        look_up();\n    }\n\n    MC", "known = next;\n    }\n\n    MC", 0),
+    "pages of tiles are looked up twice": ("pages", TASKS, "        coming += AT_ONCE * apart;\n", "", 0),
+    "a run of another page": ("pages", TASKS, "(int)lane() % RUNS * TOGETHER;", "0;", 0),
 }  # fmt: skip
 
 # Edits that change nothing that a run can tell, and why.
