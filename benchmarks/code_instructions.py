@@ -64,12 +64,16 @@ def counted(form: CodeFormat | None, dtype: str) -> Count:
     BuildError, and MeshcError ``cuda-toolkit``."""
     call = "multiply_row_group<" if form is None else f"multiply_coded_group<{block_type(form)}, "
     code = disassemble(compile_cubin(_KERNEL.format(dtype=dtype, call=call)))
-    loop = min((one for one in _loops(code) if any("HMMA" in line for line in one)), key=len)
-    products = sum("HMMA" in line for line in loop)
+    loop = min(filter(_products, _loops(code)), key=lambda one: len(one) / _products(one))
+    products = _products(loop)
     fragments = 1 if form is None else form.group // 16
     of_block = 1 if form is None else fragments + _more_products(form, dtype)
     assert products % of_block == 0
     return Count(len(loop), products // of_block, fragments)
+
+
+def _products(loop: list[str]) -> int:
+    return sum("HMMA" in line for line in loop)
 
 
 def _more_products(form: CodeFormat, dtype: str) -> int:

@@ -198,7 +198,7 @@ def test_a_program_without_room_for_kernels_has_none_and_fits():
 
 def test_prompts_that_steps_read_take_a_step_a_token():
     """A device whose blocks have no room for a chunk."""
-    small = device("h200").with_numbers(memory_bytes=86_616)
+    small = device("h200").with_numbers(memory_bytes=78_400)
     (found,) = planned("smollm2-135m", small, "prefill", seq=5, layers=2).phases
     request = CompileRequest(target="cuda", device=small, seq=5, layers=2)
     program = compile_loaded(load_any("smollm2-135m", Diagnostics()), request)
