@@ -10,7 +10,7 @@ from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 from meshc.support.diagnostics import MeshcError
 
-OF_NUMBERS_BY = {"nvcc 13.0": 6, "NVRTC 13.5": 6.5}
+OF_NUMBERS_BY = {"nvcc 13.0": 6, "NVRTC 13.5": 6.25}
 """By compiler; the event model has what the least of them takes."""
 
 

@@ -163,9 +163,10 @@ MC_INLINE void add_row_group(RowSums<T, BATCH>& sum, const Ring<STAGES>& ring, i
             const T* own = columns + at * Columns<BATCH>::STEP;
             const int blocks = whole ? tile_blocks : min(tile_blocks, count - at);
             if (tile_blocks % WARPS == 0 && blocks == tile_blocks) {
+                const T *block = tile + warp() * 256, *of = own + warp() * Columns<BATCH>::STEP;
 #pragma unroll 4
-                for (int k = 0; k < tile_blocks; k += WARPS) {
-                    sum.add(tile + (k + warp()) * 256, own + (k + warp()) * Columns<BATCH>::STEP);
+                for (int k = tile_blocks; k > 0; k -= WARPS, block += WARPS * 256, of += WARPS * Columns<BATCH>::STEP) {
+                    sum.add(block, of);
                 }
             } else {
 #pragma unroll 1
