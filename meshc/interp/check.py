@@ -74,10 +74,9 @@ def run_trace(
 ) -> list[Array]:
     """The results of all steps, one after the other, state carried from step to step; those of the
     graph of a rank on all ranks."""
-    session: Session | RankSession = Session(module, trace.constant, transfers, schedule)
     if module.ranks is not None:
-        session = RankSession(module, trace.constant)
-    return _results(session, module, trace)
+        return _results(RankSession(module, trace.constant), module, trace)
+    return _results(Session(module, trace.constant, transfers, schedule), module, trace)
 
 
 def run_from(module: Module, trace: Trace, start: State | None = None) -> Outcome:

@@ -62,9 +62,12 @@ def run_parts(
 
 class RankSession:
     """All ranks of a graph with the states that they keep from step to step, from the arrays of the
-    whole model."""
+    whole model. Raises ``interp-ranks`` for a module of another level."""
 
     def __init__(self, module: Module, constant: Mapping[str, Array]) -> None:
+        if module.level != "graph":
+            words = f"ranks of graphs are run beside each other, and '{module.name}' is no graph"
+            fail("interp-ranks", words)
         self._module = module
         self._states = state_results(module.function)
         count = 1 if module.ranks is None else module.ranks.count

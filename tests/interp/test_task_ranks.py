@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import meshc
+from meshc.interp.check import random_trace, run_trace
 from meshc.interp.sessions import Session
 from meshc.interp.task_orders import Order
 from meshc.interp.task_ranks import TaskNode
@@ -260,3 +261,10 @@ def test_edits_are_noticed(kind):
     assert len(by) >= 30
     assert {name for name, code in by.items() if not code} == set()
     assert {"not-ordered"} < set(by.values())
+
+
+def test_a_trace_of_tasks_of_ranks_is_refused() -> None:
+    """Those of one rank alone have not what the others give."""
+    module = program()
+    with pytest.raises(MeshcError, match=r"\[interp-ranks\]: ranks of graphs are run beside"):
+        run_trace(module, random_trace(module, 1))
