@@ -23,7 +23,7 @@ import meshc
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, from_json
 from meshc.backends.cuda.executor import FIRST, QUICK, Mode
 from meshc.backends.cuda.mixed import MixedModel
-from meshc.backends.cuda.program import KERNELS
+from meshc.backends.cuda.program import KERNELS, StepProgram
 from meshc.support.native import Toolchain
 
 UNIT = {"f16": 2.0**-11, "bf16": 2.0**-8}
@@ -136,7 +136,10 @@ class Driven(Run):
         self.step, self.seed, self.dtype = step, seed, run.dtype
         program = step.program
         table = dict(run.decoder.renamed).get("embedding", "embedding")
-        tensors = kept_weights(program, run.decoder.named(weights), seed, table)
+        named = run.decoder.named(weights)
+        tensors = kept_weights(program, named, seed, table)
+        for name in decoded_too(program) - {table}:
+            named[name][...] = rounded(named[name], run.dtype)
         count = run.options.get("gpus", 1)
         given = program.kernels, step.texts
         many = [CpuNode(*given, count, mode, toolchain)] if count > 1 else []
@@ -181,6 +184,15 @@ class Driven(Run):
                 found[..., own, :] = part[..., heads.index(own), :]
             have |= {*heads}
         return found
+
+
+def decoded_too(program: StepProgram) -> set[str]:
+    """Weights that some kernels of a program have decoded, rounded, and others as codes."""
+    coded, plain = (
+        {s for w in program.weights.values() for s in w.sources if bool(w.codes) == kept}
+        for kept in (True, False)
+    )
+    return {name.rsplit(".", 2)[0] for name in coded} & plain
 
 
 def distance(found: np.ndarray, wanted: np.ndarray) -> float:

@@ -2,7 +2,7 @@
 steps, prompts of up to 97 tokens, mixed launches, one GPU and two."""
 
 import pytest
-from drawn_runs import RunJudge, drawn_run
+from drawn_runs import RunJudge, decoded_too, drawn_run
 from reduced import only
 from task_steps import mode_of
 
@@ -13,6 +13,8 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 
 # Norms of more keys than there are tokens, and a mixture whose tokens are read beside each other.
 IN_CI = (1176, 1236)
+DECODED = 281199211
+"""Its step decodes a weight that its prompts have as codes."""
 REFUSED = {"does-not-fit", "cuda-shape"}
 
 
@@ -26,6 +28,20 @@ def check(seed, folder, toolchain=QUICK):
         return
     judge.check(mode_of(seed), toolchain)
     assert judge.compared > judge.passed, "rounding may choose other experts of most tokens"
+
+
+def test_ranks_have_their_parts_of_what_prompts_alone_keep(tmp_path):
+    """Tasks of its step cut the groups of an output projection, those of prompts do not."""
+    program = RunJudge.of(drawn_run(DECODED), DECODED, tmp_path).step.program
+    assert decoded_too(program) == {"embedding", "wo"}
+    coded = {s for w in program.weights.values() if w.codes for s in w.sources}
+    assert {name for name in coded if name.startswith("wo.")} <= program.ranks.dealt.keys()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [DECODED])
+def test_a_run_that_decodes_some_weights_agrees_with_float64(seed, tmp_path):
+    check(seed, tmp_path)
 
 
 @pytest.mark.parametrize("seed", only(range(1000, 1300), *IN_CI))

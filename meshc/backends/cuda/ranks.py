@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +19,16 @@ Array = NDArray[Any]
 
 
 def share_of(
-    graph: Module, tasks: Module, sources: Container[str], transport: str
+    graph: Module, tasks: Sequence[Module], sources: Container[str], transport: str
 ) -> RankShare | None:
-    """What the header of ``tasks`` says of the ranks that run them: which parts they have of the
-    ``sources``, weights of ``graph`` or what these stay quantised as; None for those of one GPU."""
-    ranks = tasks.ranks
+    """What the headers of ``tasks``, of a step and of what reads prompts, say of the ranks that run
+    them: which parts they have of the ``sources``, weights of ``graph`` or what these stay
+    quantised as, each perhaps in some of the programs; None for those of one GPU."""
+    ranks, dims = tasks[0].ranks, tasks[0].dims
     if ranks is None:
         return None
-    tensors = {port.name: port.tensor for port in tasks.ports if port.direction == "in"}
+    ports = (port for one in tasks for port in one.ports if port.direction == "in")
+    tensors = {port.name: port.tensor for port in ports}
     for param in graph.function.params:
         if param.role == "weight":
             tensors[param.value.name] = tensor_type(param.value)
@@ -34,7 +36,7 @@ def share_of(
     for name, tensor in tensors.items():
         parts = [ranks.part_of(dim) for dim in tensor.dims]
         axes = tuple(
-            DealtAxis(axis, tasks.dims[p.whole], tasks.dims[p.dim], p.team, p.copies)
+            DealtAxis(axis, dims[p.whole], dims[p.dim], p.team, p.copies)
             for axis, p in enumerate(parts)
             if p is not None
         )

@@ -119,7 +119,7 @@ def step_of_tasks(
         (Stage(1, ()),),
         written.launches,
         tuple(prefills),
-        share_of(tasks.graph, module, sources, transport),
+        share_of(tasks.graph, [module, *(one.placed for one in prompts)], sources, transport),
         chooses,
         written.nodes,
     )
