@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from meshc.ir.affine.expr import is_name
 from meshc.ir.affine.piecewise import range_name
+from meshc.ir.batch import AHEAD, OWNER, POSITION
 from meshc.ir.builder import defined_values
 from meshc.ir.checked import Checked
 from meshc.ir.core import Block, Op
@@ -97,6 +98,12 @@ class _Verifier:
                 words = f"scalar {name} begins with {low}, which is no multiple of {multiple}"
                 help = "a range begins with a multiple of its step, such as pos = 0..12 by 4"
                 self.wrong(words, module.places.get("scalars"), help)
+        for name, needed in ((OWNER, POSITION), (AHEAD, OWNER)):
+            if name in module.scalars and needed not in module.scalars:
+                words = (
+                    f"scalar {name} is told of tokens of a batch, of which none has its {needed}"
+                )
+                self.wrong(words, module.places.get("scalars"), f"{needed} = 0..7")
         for place, words, help in stated_mistakes(module):
             self.wrong(words, module.places.get(place), help)
         for words in option_mistakes(module.options):

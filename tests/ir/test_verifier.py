@@ -76,6 +76,8 @@ def test_rows_and_caches_may_have_more_room_than_they_need():
         (graph("%y = mesh.silu %x : f32[L, E]\n graph.return %y"), "in a module of the graph"),
         (graph(SILU, head="  options dtype = f64\n"), "option dtype is 'f64'"),
         (graph(SILU, head="  scalars pos = 3..0\n"), "the empty range 3..0"),
+        (graph(SILU, head="  scalars owner = 0..3\n"), "of which none has its pos"),
+        (graph(SILU, head="  scalars pos = 0..3, ahead = 0..3\n"), "of which none has its owner"),
         (graph(SILU, head="  mesh y = 1, x = 1\n"), "others none"),
         (graph("graph.return %x", params="in %x: f32[2]", results="f32[2]"), "the tile level"),
         (
