@@ -21,7 +21,9 @@ they have one."""
 MOST_VECTORS = 16
 """Left sides of products in the memory of a block, whose threads have an element of one each."""
 
-
+MOST_NEIGHBOURS, NEIGHBOUR_LANES = 4, 256
+"""Tokens of a batch, one behind the other in their request, for which a block attends at once, and
+lanes of a head of all of them, whose sums a thread has in registers."""
 PIECE_BYTES = 16_384
 """Left sides that lie in memory are copied in pieces of about so many bytes (Copied in
 mc_tasks.cuh)."""
@@ -33,6 +35,12 @@ which looks up the page of one such run (Pages in mc_tasks.cuh)."""
 def looked_up_together(tokens: int) -> int:
     """Tiles of so many cached ``tokens`` whose pages a warp looks up at once."""
     return max(LOOKING_LANES // -(-tokens // RUN_TOKENS), 1)
+
+
+def neighbours(tokens: int, lanes: int) -> int:
+    """For how many of so many ``tokens`` of a batch, one behind the other in their request, a block
+    attends at once, whose heads have so many ``lanes``, at the most."""
+    return max(min(tokens, MOST_NEIGHBOURS, NEIGHBOUR_LANES // lanes), 1)
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:

@@ -26,7 +26,8 @@ class Piece:
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
     ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
     of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought. Of tiles of
-    cached tokens so many are ``looked_up`` together."""
+    cached tokens so many are ``looked_up`` together, and so many ``tokens`` of a batch attend to
+    each, one after the other."""
 
     bytes: int
     kind: Kind = "copy"
@@ -37,6 +38,7 @@ class Piece:
     copied: int = 0
     of_floats: bool = False
     looked_up: int = 1
+    tokens: int = 1
 
 
 @dataclass(frozen=True)

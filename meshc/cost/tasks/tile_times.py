@@ -248,7 +248,7 @@ class TileTimes:
             return whole / min(1.0, piece.filled * parts)
         if piece.kind == "attention":
             heads = -(-piece.rows // ATTENDED_HEADS)
-            whole = heads * self.device.real("attention_tile_ns") * NS
+            whole = piece.tokens * heads * self.device.real("attention_tile_ns") * NS
             return self.of_floats(self.size(piece), whole) if piece.of_floats else whole
         return 0.0
 
@@ -283,7 +283,7 @@ class TileTimes:
         if piece.kind == "product":
             return self.device.real("product_task_ns") * NS
         if piece.kind == "attention":
-            return self.device.real("attention_task_ns") * NS
+            return piece.tokens * self.device.real("attention_task_ns") * NS
         return 0.0
 
     def _points(self, name: str) -> Sequence[tuple[int, float]]:

@@ -23,6 +23,7 @@ from meshc.analysis.tasks.tiles import (
     MOST_TOGETHER,
     columns_are_copied,
     looked_up_together,
+    neighbours,
     streamed_copy_bytes,
 )
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
@@ -39,6 +40,7 @@ from meshc.cost.tasks.stages import (
     TaskWork,
 )
 from meshc.ir.affine import Expr
+from meshc.ir.batch import AHEAD, OWNER, most_of_request
 from meshc.ir.coded_rows import coded_row_bytes
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -46,6 +48,8 @@ from meshc.ir.ops import task, tile
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 
+MOST_LANES = 256
+"""Lanes of heads whose attention is computed tile by tile; of more it is statement by statement."""
 Scalars = Mapping[str, int | Sequence[int]]
 """Run-time scalars, and those of which every request has its own."""
 
@@ -256,12 +260,13 @@ class _Family:
         self.block(body, self.start, self.names)
         pieces = [(piece, row) for piece, rows in self.brought for row in rows]
         table = np.array([self.own, *(row for _, row in pieces)]).T
+        table = self.of_neighbours(table)
         kinds, which = np.unique(table, axis=0, return_inverse=True)
         made = [
             TaskWork(
                 tuple(
-                    replace(piece, bytes=int(n))
-                    for n, (piece, _) in zip(row[1:], pieces, strict=True)
+                    replace(piece, bytes=int(n), tokens=int(row[-1]))
+                    for n, (piece, _) in zip(row[1:-1], pieces, strict=True)
                     if n
                 ),
                 int(row[0]),
@@ -282,6 +287,28 @@ class _Family:
             shape = vectors, width, self.groups[these], copied
             if some := self.run(tasks[these]):
                 yield FamilyWork(name, some, self.read | own, self.held(), *shape)
+
+    def of_neighbours(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Rows of tasks, of tokens of a batch that a block attends for at once one row for all, and
+        behind what each brings for how many it is."""
+        lanes = {
+            op.view.shape()[-1].constant
+            for op in self.family.regions[0].walk()
+            if isinstance(op, task.Stream) and op.below is not None and self.taken(op.result) == 1
+        }
+        tokens, most = self.sizes[0] if self.sizes else 1, 1
+        if OWNER in self.module.scalars and lanes and max(lanes) <= MOST_LANES:
+            most = neighbours(most_of_request(self.module), max(lanes))
+        begins = np.full(tokens, True)
+        if most > 1:
+            begins = self.each[AHEAD] % most == 0
+        firsts = np.flatnonzero(begins)
+        rows = table.reshape(tokens, len(table) // tokens, -1)
+        joined = np.maximum.reduceat(rows, firsts, axis=0)
+        joined[..., 0] = np.add.reduceat(rows[..., 0], firsts, axis=0)
+        count = np.diff(firsts, append=tokens)[:, None, None]
+        count = np.broadcast_to(count, (*joined.shape[:2], 1))
+        return np.concatenate([joined, count], axis=2).reshape(-1, table.shape[1] + 1)
 
     def beside_vectors(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """``tasks`` with the vectors that come beside their weights, of as many as a block has."""
@@ -396,11 +423,15 @@ class _Family:
         return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
 
     def taken(self, stream: Value) -> int:
-        """How many products take a stream: two where keys are values too."""
-        return sum(
-            isinstance(op, tile.Compute) and op.kernel == "gemm" and op.views()[2].buffer == stream
-            for op in self.family.regions[0].walk()
-        )
+        """How many products take a stream, or a copy of it: two where keys are values too."""
+        computes = [o for o in self.family.regions[0].walk() if isinstance(o, tile.Compute)]
+        taken = {stream}
+        taken |= {
+            op.views()[0].buffer
+            for op in computes
+            if op.kernel == "copy" and op.views()[1].buffer == stream
+        }
+        return sum(op.kernel == "gemm" and op.views()[2].buffer in taken for op in computes)
 
     def multiplied(self) -> int:
         """Rows of weights that a task multiplies."""
@@ -439,7 +470,8 @@ _READS = (task.Need, task.Stream)
 
 
 def _uses(family: task.Family) -> dict[Value, tile.Compute]:
-    """The product that takes each stream, perhaps behind a kernel that widens it."""
+    """The product that takes each stream, perhaps behind a kernel that widens it, or a copy in
+    which new tokens stand among cached ones."""
     found: dict[Value, tile.Compute] = {}
     written: dict[Value, list[Value]] = {}
     for op in family.regions[0].walk():
@@ -449,7 +481,7 @@ def _uses(family: task.Family) -> dict[Value, tile.Compute]:
         if op.kernel == "gemm":
             for source in (*sources, *(w for s in sources for w in written.get(s, ()))):
                 found.setdefault(source, op)
-        elif op.kernel.startswith("dequantise"):
+        elif op.kernel == "copy" or op.kernel.startswith("dequantise"):
             written.setdefault(result, []).extend(sources)
     streams = {
         v for op in family.regions[0].walk() if isinstance(op, task.Stream) for v in op.results

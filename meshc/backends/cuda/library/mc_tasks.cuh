@@ -35,6 +35,38 @@ struct ClusterRun {
     MC_INLINE int last(int to) const { return min(end, to); }
 };
 
+// Rows of a batch whose tokens stand one behind the other in their request, up to MOST of them, which tasks attend for
+// at once: their first rows, in shared memory, and how many such runs there are.
+template <int MOST>
+struct Neighbours {
+    int* const rows;  // the number of runs, the first row of each, and behind these the number of rows
+
+    MC_INLINE explicit Neighbours(void* at) : rows((int*)at) {}
+
+    // By a warp, of ``count`` rows, of each of which it is known how many rows of its request stand ``ahead``: those
+    // behind a row that begins a run, up to the next one that does, are of its request. The block meets behind it.
+    MC_INLINE void find(const int* ahead, int count) const {
+        int runs = 0;
+        for (int first = 0; first < count; first += 32) {
+            const int row = first + (int)lane();
+            const bool begins = row < count && ahead[row] % MOST == 0;
+            int begun = begins;  // of the rows up to the lane's
+#pragma unroll
+            for (int step = 1; step < 32; step *= 2) {
+                const int before = shuffle(begun, max((int)lane() - step, 0));
+                if ((int)lane() >= step) begun += before;
+            }
+            if (begins) rows[runs + begun] = row;
+            runs += shuffle(begun, 31);
+        }
+        if (lane() == 0) rows[0] = runs, rows[1 + runs] = count;
+    }
+
+    MC_INLINE int count() const { return rows[0]; }
+    MC_INLINE int first(int run) const { return rows[1 + run]; }
+    MC_INLINE int last(int run) const { return rows[2 + run] - 1; }
+};
+
 // ---- The warp that brings ---------------------------------------------------------------------------
 // Its loops are not unrolled: what a layer takes of all warps should find room in the cache of instructions.
 

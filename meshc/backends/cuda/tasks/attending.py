@@ -12,6 +12,7 @@ from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, pha
 from meshc.backends.cuda.tasks.group_attention import GroupAttention
 from meshc.backends.cuda.tasks.latent_attention import LatentAttention, latent_shape
 from meshc.backends.cuda.tasks.library_attention import library_shape, with_new
+from meshc.backends.cuda.tasks.neighbours import Neighbours
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
@@ -22,12 +23,14 @@ from meshc.ir.ops import tile
 
 @dataclass
 class Attention:
-    """A family that attends; ``ranges`` are those of names around it."""
+    """A family that attends, perhaps ``alone`` in its phase; ``ranges`` are those of names around
+    it."""
 
     family: Placed
     storage: Storage
     locals: Locals
     ranges: dict[str, tuple[int, int]]
+    alone: bool = False
 
     def __post_init__(self) -> None:
         self.tiles = CachedTiles(self.family, self.storage, self.ranges)
@@ -35,6 +38,13 @@ class Attention:
         if self.routine is not None:
             record = self.tiles.record.view.buffer
             self.storage.doubling |= {record} if self.storage.role(record) == "" else set()
+        if self.alone and isinstance(self.routine, GroupAttention):
+            self.tiles.neighbours.most = self.routine.neighbours
+
+    @property
+    def neighbours(self) -> Neighbours:
+        """Tokens whose tasks are computed at once."""
+        return self.tiles.neighbours
 
     def _routine(self) -> GroupAttention | LatentAttention | None:
         """What the library has for it, if anything."""
@@ -57,9 +67,7 @@ class Attention:
     def compute(self, text: Text) -> None:
         """Write what the workers do: the block's tasks."""
         text.add("float* const locals = (float*)(arena + ATTENDING);")
-        with self.family.each(text):
-            self.family.point(text, self.family.op.dims)
-            self.tiles.position(text)
+        with self.neighbours.each(text):
             if self.routine is None:
                 self._by_statements(text)
             else:

@@ -9,11 +9,13 @@ from dataclasses import dataclass
 from meshc.backends.cuda.tasks.caches import streams_of
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.matrix_places import base
+from meshc.backends.cuda.tasks.neighbours import BEFORE, Neighbours
 from meshc.backends.cuda.tasks.spelling import bounds, condition
 from meshc.backends.cuda.tasks.statements import Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Cond, Expr
+from meshc.ir.batch import AHEAD
 from meshc.ir.coded_rows import SCALES_TOGETHER
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
@@ -41,6 +43,9 @@ class CachedTiles:
         self.streams = streams_of(self.loop)
         self.rows = [op for op in self.streams if not self.storage.cache(op.view.buffer).first]
         self._check_runs()
+        self.neighbours = Neighbours(self.family, self.storage)
+        if self.storage.owned:
+            ranges[BEFORE] = self.storage.scalars[AHEAD]
 
     def _check_runs(self) -> None:
         """Tokens that are copied together lie in one page. Raises ``cuda-shape``."""
@@ -79,9 +84,7 @@ class CachedTiles:
 
     def bring(self, text: Text) -> None:
         """Write what the whole warp does: it brings the tiles of the block's tasks."""
-        with self.family.each(text):
-            self.family.point(text, self.family.op.dims)
-            self.position(text)
+        with self.neighbours.each(text):
             first = self.first(self.streams[0])
             _, request, _ = self._places(self.streams[0].view.buffer, self._base(self.streams[0]))
             pages, end = self.storage.pages(request, self.values.ranges), self._end(self.streams[0])
@@ -168,6 +171,9 @@ class CachedTiles:
     def rounds(self, text: Text, release: bool, skip: str = "") -> Iterator[None]:
         """The loop over the tiles of a task, in which the ring goes on."""
         var, when = self.loop.var, self.streams[0].when
+        if when is not None and self.neighbours.most > 1:
+            # The first of several neighbours sees what is farthest in front of them.
+            when = when.substitute({AHEAD: Expr.var(BEFORE)})
         text.add(f"const int tiles = {self.values.spelled(self.loop.count)};")
         with text.within(f"for (int {var} = 0; {var} < tiles; {var}++) {{"):
             if when is not None and not when.is_true:
@@ -175,12 +181,6 @@ class CachedTiles:
                     text.add(*([f"{skip};"] if skip else []), "continue;")
             yield
             text.add("ring.release(item++);" if release else "item++;")
-
-    def position(self, text: Text) -> None:
-        """The position of the task's request, which a batch has for each."""
-        if self.storage.has_lengths:
-            (request, *_) = self.family.op.dims
-            text.add(self.storage.told(request, attends=True))
 
     # --- the token of the step
 
@@ -213,9 +213,13 @@ class CachedTiles:
         if loop is not None:
             first, count = first.substitute({loop.var: 0}), loop.count.constant
             own = {loop.var: row - first}
+        end = first + count
+        if self.neighbours.most > 1:
+            # The rows of all neighbours go there, each where it stands in its request.
+            own, first = {AHEAD: row}, Expr.var(BEFORE)
         parts = [] if give.when is None else [give.when.substitute(own)]
         if count < extents(view)[0]:
-            parts.append(Cond.between(first, row, first + count))
+            parts.append(Cond.between(first, row, end))
         index = (one.substitute(own) for one in base(give.view, (ZERO, lane)))
         return give.view.buffer, tuple(index), self._there(Cond.all(parts))
 

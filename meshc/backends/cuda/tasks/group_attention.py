@@ -4,11 +4,14 @@ of a few heads, of one token or of several."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 
 from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
+from meshc.analysis.tasks.tiles import neighbours
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import hoisted
@@ -19,8 +22,9 @@ from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
+from meshc.ir.ops import tile
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Point, View
 from meshc.support.diagnostics import fail
 
 
@@ -65,7 +69,6 @@ class GroupAttention:
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
         shape, sums = self.shape, WARPS * min(self.shape.queries, SET)
-        sets = -(-shape.queries // SET)
         joined = ("JOINED", 4 * sums * shape.lanes, "attention sums of the warps")
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         if self.coded:
@@ -73,15 +76,29 @@ class GroupAttention:
         return [
             *([] if self._joins_in_locals else [joined]),
             ("STATISTICS", 8 * sums, "their highest scores and weights"),
-            ("ASKED", sets * 2 * FRAGMENT * shape.lanes, "queries as fragments"),
+            ("ASKED", self.tiles.neighbours.most * 2 * self._fragments, "queries as fragments"),
             *([fresh] if shape.new > 1 else []),
         ]
 
     @property
+    def _fragments(self) -> int:
+        """Values of the queries of a token as fragments."""
+        return -(-self.shape.queries // SET) * FRAGMENT * self.shape.lanes
+
+    @property
+    def neighbours(self) -> int:
+        """Tokens that stand one behind the other in their request for which a block may attend at
+        once, at the most."""
+        if not self.storage.owned or self.shape.own is None:
+            return 1
+        return neighbours(self.shape.new, self.shape.lanes)
+
+    @property
     def _joins_in_locals(self) -> bool:
         """Whether sums are joined where the queries were, which nobody reads behind the meeting
-        that fragments wait for: but for a step, whose new token is no tile."""
-        return self.shape.asking > 1
+        that fragments wait for: but for a step, whose new token is no tile. Where it has several
+        neighbours, workers meet once more."""
+        return self.shape.asking > 1 or self.tiles.neighbours.most > 1
 
     @property
     def _one(self) -> bool:
@@ -118,42 +135,44 @@ class GroupAttention:
         return self.values.spelled(own + 1)
 
     def compute(self, text: Text) -> None:
-        """Write what the workers do: a task."""
-        shape = self.shape
+        """Write what the workers do: a task, or those of neighbouring tokens."""
+        shape, several = self.shape, self.tiles.neighbours
         statements = Statements(self.values, text, self.locals)
+        if self.storage.owned and shape.own is not None:
+            statements.loop = partial(self._rounds, statements)
         self.values.arrays.clear()
         self.locals.restart()
-        rows = shape.queries + 2  # what the library works on comes first
-        if self._joins_in_locals:
-            rows = max(rows, WARPS * min(shape.queries, SET))
-        self.locals.place(rows * shape.lanes)
-        views = shape.query, self._given(shape.key), self._given(shape.value)
-        before = [hoisted(self.values, view) for view in views]
-        if any(map(statements.written, chain.from_iterable(before))):
-            statements.stage(views)
-        self.values.all_there = False
-        for ops in before:
-            statements.add(ops)
+        rows, sums = several.most * self._rows_of_token, WARPS * min(shape.queries, SET)
+        if shape.asking > 1:
+            rows = max(rows, sums)
+        self.locals.place(rows * shape.lanes)  # what the library works on comes first
+        if several.most > 1:
+            self.locals.most = max(self.locals.most, sums * shape.lanes)
         factor, change = changed_scores(shape.steps)
-        self.values.all_there = True
-        self._stage(text, statements, factor)
+        new = self._given(shape.key), self._given(shape.value)
+        if several.most == 1:
+            self._needed(statements, shape.query, *new)
+            self._stage(text, statements, factor)
+        else:
+            self._needed(statements, *new)
+            self._stage_neighbours(text, statements, factor)
         name = self.storage.taken.fresh("attended")
         position = self.values.spelled(shape.position)
         if shape.asking > 1:
             text.add(f"const int asks = {position} + {_over(f'{self.kind}::row()', shape.heads)};")
             position = "asks"  # of this lane's query
-        text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
-        first = "0"
-        if shape.window:
-            seen = f"{position} + 1 - {shape.window}"
-            first = f"max({seen}, 0)"
-            if shape.windowed is not None and not shape.windowed.is_true:
-                there = condition(shape.windowed, self.values.ranges)
-                first = f"({there}) ? max({seen}, 0) : 0"
-            text.add(f"const int seen = {first};")
-            first = "seen"
-        text.add(f"{self.kind} {name}(asked);")
-        self._starts(text, name, first, f"{position} + 1", change)
+        if several.most == 1:
+            text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
+            first = self._seen(text, position)
+            text.add(f"{self.kind} {name}(asked);")
+        else:
+            first = "0"
+            with text.within(f"{self.kind} {name}[{several.most}] = {{", "};"):
+                places = [f" + {n * self._fragments}" * (n > 0) for n in range(several.most)]
+                text.add(*(f"{self.kind}(asked{place})," for place in places))
+            name += "[nth]"
+        with several.each_token(text, unrolled=True):
+            self._starts(text, name, first, f"{position} + 1", change)
         keys = math.prod(extents(View(self.tiles.streams[0].result)))
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
@@ -170,10 +189,63 @@ class GroupAttention:
                 text.add("const T* const keys = (const T*)ring.ready(item);")
                 given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
                 if shape.own is not None:
-                    new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
-                    extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
-            text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
-        self._leave(text, name)
+                    new_rows = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
+                    rows_of = f"mc::NewRows<T, {shape.lanes}>{{{new_rows}}}"
+                    extra = f", {change or 'mc::Same()'}, {rows_of}"
+            with several.each_token(text, unrolled=True), self._with_tile(text):
+                if several.most > 1:
+                    first = self._seen(text, position)
+                text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
+        if several.most > 1:
+            text.add(SYNC)
+        with several.each_token(text, unrolled=True):
+            self._leave(text, name)
+
+    @property
+    def _rows_of_token(self) -> int:
+        """Rows of a token that the library works on: its queries, its key and its value."""
+        return self.shape.queries + 2
+
+    def _needed(self, statements: Statements, *views: View) -> None:
+        """Write the statements that ``views`` need, of all of which vectors are asked for first."""
+        before = [hoisted(self.values, view) for view in views]
+        if any(map(statements.written, chain.from_iterable(before))):
+            statements.stage(views)
+        self.values.all_there = False
+        for ops in before:
+            statements.add(ops)
+        self.values.all_there = True
+
+    def _rounds(self, statements: Statements, op: tile.For, body: Callable[[], None]) -> None:
+        """A loop in front of the tiles: one over the new rows goes up to the last that is there."""
+        made = [one.views()[0] for one in op.regions[0].ops if isinstance(one, tile.Compute)]
+        own, new = Point(Expr.var(op.var)), self.shape.new
+        of_rows = new > 1 and op.count.constant == new
+        of_rows &= all(view.indices[:1] == (own,) and _rows_of(view) == new for view in made)
+        statements.rounds(op, body, self._rows if of_rows else "")
+
+    def _seen(self, text: Text, position: str) -> str:
+        """The first token that the one at ``position`` sees."""
+        shape = self.shape
+        if not shape.window:
+            return "0"
+        seen = f"{position} + 1 - {shape.window}"
+        first = f"max({seen}, 0)"
+        if shape.windowed is not None and not shape.windowed.is_true:
+            there = condition(shape.windowed, self.values.ranges)
+            first = f"({there}) ? max({seen}, 0) : 0"
+        text.add(f"const int seen = {first};")
+        return "seen"
+
+    @contextmanager
+    def _with_tile(self, text: Text) -> Iterator[None]:
+        """Where one of several neighbours sees something of a tile."""
+        when = self.tiles.streams[0].when
+        if self.tiles.neighbours.most == 1 or when is None or when.is_true:
+            yield
+            return
+        with text.within(f"if ({condition(when, self.values.ranges)}) {{"):
+            yield
 
     def _stage(self, text: Text, statements: Statements, factor: float) -> None:
         """Queries, times their factor, the new key and value, as floats one behind the other; keys
@@ -181,19 +253,12 @@ class GroupAttention:
         shape = self.shape
         queries, lanes = shape.queries, shape.lanes
         asked = self._asked(text)
-
-        def query(at: tuple[Expr, ...]) -> None:
-            value = self.values.element(shape.query, at)
-            text.add(f"locals[{self._place(*at)}] = {value} * {constant(factor)};")
-
         if shape.new > 1:
-            statements.each((queries, lanes), query, meet=False)
-            if self.coded:
-                self._code_tile(text)
-            else:
-                self._stage_tile(text, statements)
+            self._stage_queries(text, statements, factor)
+            self._stage_new(text, statements)
             if shape.own is not None:
                 self._stage_own(text)
+                text.add(SYNC)
             return
         kept = self.tiles.kept(shape.key)
         gives = [self.tiles.give_of(view) for view in (shape.key, shape.value)]
@@ -216,7 +281,7 @@ class GroupAttention:
                 element = self._place(*at) if self._turned else f"me + {first}" if first else "me"
             text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
         if not asked:
-            statements.each((queries, lanes), query, meet=False)
+            self._stage_queries(text, statements, factor)
         if self.coded:
             self._code_row(text)
             self.values.registers.clear()
@@ -237,6 +302,44 @@ class GroupAttention:
                 text.add(*stores)
         text.add(SYNC)
         self.values.registers.clear()
+
+    def _stage_queries(self, text: Text, statements: Statements, factor: float) -> None:
+        """The queries of a token, times their factor."""
+
+        def query(at: tuple[Expr, ...]) -> None:
+            value = self.values.element(self.shape.query, at)
+            text.add(f"{self._queries}[{self._place(*at)}] = {value} * {constant(factor)};")
+
+        statements.each((self.shape.queries, self.shape.lanes), query, meet=False)
+
+    def _stage_new(self, text: Text, statements: Statements) -> None:
+        """Keys and values of several new tokens, as rows of a tile."""
+        if self.coded:
+            self._code_tile(text)
+        else:
+            self._stage_tile(text, statements)
+
+    def _stage_neighbours(self, text: Text, statements: Statements, factor: float) -> None:
+        """The new keys and values up to the last one's of neighbouring tokens, then the queries of
+        each, and its own key and value."""
+        self._stage_new(text, statements)
+        size = self._rows_of_token * self.shape.lanes
+        self.locals.restart()  # what keys and values were computed from is not needed any more
+        self.locals.place(self.tiles.neighbours.most * size)
+        with self.tiles.neighbours.each_token(text):
+            self.values.arrays = {}  # what a token needs is computed for each
+            text.add(f"float* const {self._queries} = locals + {size} * nth;")
+            self._needed(statements, self.shape.query)
+            self._stage_queries(text, statements, factor)
+            self._stage_own(text)
+            to = f"asked + {self._fragments} * nth"
+            text.add(SYNC, f"{self.kind}::put_queries({to}, {self._queries});")
+        text.add(SYNC)
+
+    @property
+    def _queries(self) -> str:
+        """Where the queries of a token lie, and behind them its key and value."""
+        return "locals" if self.tiles.neighbours.most == 1 else "queries"
 
     def _code_row(self, text: Text) -> None:
         """The new key and value, which threads have, as the numbers that they are coded as; the
@@ -347,18 +450,17 @@ class GroupAttention:
                 for number in range(2):
                     given = f"new_rows + {number * self._new_bytes}, {own}, {at}, me"
                     element = f"mc::CodedRows<{lanes}>::element({given})"
-                    text.add(f"locals[{(queries + number) * lanes} + me] = {element};")
-            text.add(SYNC)
+                    place = f"{self._queries}[{(queries + number) * lanes} + me]"
+                    text.add(f"{place} = {element};")
             return
         with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):
             row = values.spelled(shape.own)
             lane = f"mc::Swizzle<{lanes}>::lane(me, {values.spelled(shape.position)})"
             text.add(
                 f"const T* const own = fresh + ({row}) * {lanes} + {lane};",
-                f"locals[{queries * lanes} + me] = mc::widen(own[0]);",
-                f"locals[{(queries + 1) * lanes} + me] = mc::widen(own[{count}]);",
+                f"{self._queries}[{queries * lanes} + me] = mc::widen(own[0]);",
+                f"{self._queries}[{(queries + 1) * lanes} + me] = mc::widen(own[{count}]);",
             )
-        text.add(SYNC)
 
     def _asked(self, text: Text) -> dict[int, str]:
         """Ask for a thread's words of the new key, of the value and of the queries, all before one
@@ -411,7 +513,10 @@ class GroupAttention:
             text.add(f"{there}{name}.template add<{sixteens}>({given}{extra});")
         else:
             there = f"{owner} && {number} == 0" if owner else f"{number} == 0"
-            given = f"locals, locals + {queries * lanes}, locals + {(queries + 1) * lanes}"
+            own, size = self._queries, self._rows_of_token * lanes
+            if self.tiles.neighbours.most > 1:
+                text.add(f"const float* const {own} = locals + {size} * nth;")
+            given = f"{own}, {own} + {queries * lanes}, {own} + {(queries + 1) * lanes}"
             text.add(f"if ({there}) {name}.start({given}{extra});")
 
     def _leave(self, text: Text, name: str) -> None:
@@ -444,6 +549,11 @@ class GroupAttention:
                 store(str(lanes + 1), "most"),
             )
         text.add(SYNC)
+
+
+def _rows_of(view: View) -> int:
+    """The rows of all that ``view`` is of."""
+    return extents(View(view.buffer))[0]
 
 
 def _over(row: str, heads: int) -> str:

@@ -119,6 +119,8 @@ class Room:
         parts += self.choosing.parts()
         if self.storage.has_lengths:
             parts.append(("LENGTHS", 4 * count, "tokens that requests have cached"))
+        if any(isinstance(form, Attention) and form.neighbours.most > 1 for form in self.forms):
+            parts.append(("NEIGHBOURS", 4 * (count + 2), "first rows of neighbouring tokens"))
         if self.locals.most:
             parts.append(("LOCALS", 4 * self.locals.most, "values of tasks"))
         largest = max(self._column_bytes(), self._attending_bytes())

@@ -183,14 +183,16 @@ class Statements:
         for given, end in ((_of_parts(counts, places), ","), (_of_parts(counts, tags), ");")):
             self.text.add(*(f"    {line}" for line in (*given[:-1], given[-1] + end)))
 
-    def rounds(self, op: tile.For, body: Callable[[], None]) -> None:
-        """A loop of so many rounds, whose values in shared memory are there behind it."""
+    def rounds(self, op: tile.For, body: Callable[[], None], most: str = "") -> None:
+        """A loop of so many rounds, whose values in shared memory are there behind it; perhaps of
+        the first ones alone, ``most`` of them."""
         count = op.count.constant
         for one in op.regions[0].ops:
             if isinstance(one, tile.Compute) and not self._has_formula(one):
                 self.array(one.views()[0].buffer)
         self.values.ranges[op.var] = (0, max(count - 1, 0))
-        with self.text.within(f"for (int {op.var} = 0; {op.var} < {count}; {op.var}++) {{"):
+        head = f"for (int {op.var} = 0; {op.var} < {most or count}; {op.var}++) {{"
+        with self.text.within(head):
             body()
 
     def array(self, value: Value) -> str:

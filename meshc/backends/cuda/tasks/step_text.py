@@ -33,6 +33,7 @@ from meshc.backends.cuda.tasks.families import (
     streamed_products,
 )
 from meshc.backends.cuda.tasks.kernel_parts import KernelPart
+from meshc.backends.cuda.tasks.neighbours import Neighbours
 from meshc.backends.cuda.tasks.products import Product
 from meshc.backends.cuda.tasks.ring_room import Form, Room, has_columns
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
@@ -212,7 +213,7 @@ class StepText:
 
     def _phase(self, phase: Phase, ranges: dict[str, tuple[int, int]], when: str = "") -> None:
         self.locals.restart()
-        forms = [self._form(family, ranges) for family in phase.families]
+        forms = [self._form(family, ranges, phase) for family in phase.families]
         self.forms += forms
         self.blocks = max(self.blocks, phase.tasks) if not self.clusters.size else 1
         names = ", ".join(family.op.name for family in phase.families)
@@ -227,7 +228,7 @@ class StepText:
         self.compute.add("", f"// ---- {title}")
         with self.compute.within(f"{when}{{"):
             self._columns(phase, forms, choice)
-            self.compute.add(phase.run())
+            self.compute.add(_run(phase, forms))
             if _stream_columns(forms):
                 self.compute.add(TELL)
             self._ask(phase, _copied(forms))
@@ -236,7 +237,7 @@ class StepText:
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
-        text.add(phase.run())
+        text.add(_run(phase, forms))
         if _stream_columns(forms):
             text.add(HEAR_OF_COLUMNS)
         for form in forms:
@@ -292,9 +293,10 @@ class StepText:
             some = " || ".join(f"mine.first({f.first}) < mine.last({f.end})" for f in each)
         self.compute.add(f"if ({some}) {shared[0].asked}")
 
-    def _form(self, family: Placed, ranges: dict[str, tuple[int, int]]) -> Form:
+    def _form(self, family: Placed, ranges: dict[str, tuple[int, int]], phase: Phase) -> Form:
         if folds(family):
-            return Attention(family, self.storage, self.attending, ranges)
+            alone = len(phase.families) == 1 and not phase.groups
+            return Attention(family, self.storage, self.attending, ranges, alone)
         if (in_memory := of_memory(family, self.storage)) is not None:
             return in_memory(family, self.storage, self.locals, ranges)
         if streamed_products(family):
@@ -365,6 +367,7 @@ class StepText:
             experts=self.choosing.most,
             of_columns=_stream_columns(self.forms),
             copies=bool(_copied(self.forms)),
+            neighbours=next(iter(_neighbours(self.forms)), None),
             of_memory=_stream_columns(self.forms) or bool(_copied(self.forms)),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}
@@ -453,6 +456,18 @@ class StepText:
         if self.part is not None:
             parameters += [f"int {var}" for var in self.part.rounds]
         return tuple(names), parameters
+
+
+def _run(phase: Phase, forms: Sequence[Form]) -> str:
+    """The declaration of the tasks of a ``phase`` that are a block's."""
+    several = _neighbours(forms)
+    return several[0].run if several else phase.run()
+
+
+def _neighbours(forms: Sequence[Form]) -> list[Neighbours]:
+    """Of families the tasks of several tokens that are computed at once."""
+    attending = [form.neighbours for form in forms if isinstance(form, Attention)]
+    return [one for one in attending if one.most > 1]
 
 
 def _copied(forms: Sequence[Form]) -> list[CopiedProduct]:

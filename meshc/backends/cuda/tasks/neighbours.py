@@ -1,0 +1,91 @@
+"""Tokens of a batch that stand one behind the other in their request, and for which a block attends
+at once: what is cached of the request comes once for all of them.
+
+How many there are is known when a step runs, from how many tokens of its request each token has in
+front of it. Blocks have even shares of such runs of neighbours, and compute of each token, in the
+same order, what they compute of one that is read by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from math import prod
+
+from meshc.backends.cuda.tasks.families import NOT_UNROLLED, Placed
+from meshc.backends.cuda.tasks.statements import Text
+from meshc.backends.cuda.tasks.storage import Storage
+from meshc.ir.batch import AHEAD
+
+BEFORE = "before"
+"""What ``ahead`` is of the first of several neighbours; of them all it is that of the last."""
+
+
+@dataclass
+class Neighbours:
+    """The tasks of a ``family``, of which those of up to ``most`` neighbours are computed at once;
+    each by itself with 1. The dim of the tokens is the first one."""
+
+    family: Placed
+    storage: Storage
+    most: int = 1
+
+    @property
+    def kind(self) -> str:
+        """What of the library knows them."""
+        return f"mc::Neighbours<{self.most}>"
+
+    @property
+    def _of_token(self) -> int:
+        """Tasks of a token."""
+        _, *others = self.family.sizes.values()
+        return prod(others)
+
+    @property
+    def run(self) -> str:
+        """The declaration of the tasks that are a block's, of which there is one for neighbours."""
+        return f"const mc::Run mine({self._of_token} * neighbours.count());"
+
+    @contextmanager
+    def each(self, text: Text) -> Iterator[None]:
+        """A loop over the block's tasks, in which their dims and what a run tells of the token are
+        known: of the last one of several neighbours."""
+        (token, *others), family = self.family.op.dims, self.family
+        if self.most == 1:
+            with family.each(text):
+                family.point(text, family.op.dims)
+                if self.storage.has_lengths:
+                    text.add(self.storage.told(token, attends=True))
+                yield
+            return
+        text.add(NOT_UNROLLED)
+        with text.within("for (int task = mine.begin; task < mine.end; task++) {"):
+            family.point(text, others)
+            own = f"task / {self._of_token}" if self._of_token > 1 else "task"
+            text.add(
+                f"const int front = neighbours.first({own}), {token} = neighbours.last({own});",
+                self.storage.told(token, attends=True),
+                f"const int {BEFORE} = {AHEAD} - ({token} - front);",
+            )
+            yield
+
+    @contextmanager
+    def each_token(self, text: Text, unrolled: bool = False) -> Iterator[None]:
+        """A loop over the neighbours, ``nth`` of them in turn, in which what is known of the token
+        is that of this one; perhaps ``unrolled``, for what threads have in registers."""
+        if self.most == 1:
+            yield
+            return
+        token = self.family.op.dims[0]
+        own = f"const int {token} = front + nth, {AHEAD} = {BEFORE} + nth;"
+        if unrolled:
+            text.add("#pragma unroll")
+            head = f"for (int nth = 0; nth < {self.most}; nth++) {{"
+            with text.within(head), text.within(f"if ({BEFORE} + nth <= {AHEAD}) {{"):
+                text.add(own)
+                yield
+            return
+        text.add(NOT_UNROLLED)
+        with text.within(f"for (int nth = 0; nth <= {AHEAD} - {BEFORE}; nth++) {{"):
+            text.add(own)
+            yield
