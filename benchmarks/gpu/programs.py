@@ -37,6 +37,14 @@ _NOISE_BLOCKS = 63
 """Blocks of codes that noise repeats, of no power of two, so that rows differ."""
 
 
+def of_batch(tokens: int, requests: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The owner of each of so many ``tokens`` of a batch, of which each of the ``requests`` has one
+    and the last one all that are left; and how many of its tokens stand in front of it."""
+    rows = np.arange(tokens, dtype=np.int32)
+    owners = np.minimum(rows, np.int32(requests - 1))
+    return owners, rows - owners
+
+
 @dataclass(frozen=True)
 class Sizes:
     """What the shapes of a program say of its model."""
@@ -123,9 +131,7 @@ class Step:
         the last one all that are left. Raises MeshcError."""
         rows, ahead = self.program.tokens, np.zeros(self.program.tokens, np.int32)
         if OWNERS in self._memory:
-            requests = self.program.batch - 1  # the last one is nobody
-            owners = np.minimum(np.arange(rows, dtype=np.int32), requests - 1)
-            ahead = np.arange(rows, dtype=np.int32) - owners
+            owners, ahead = of_batch(rows, self.program.batch - 1)  # the last one is nobody
             self._memory[OWNERS][0].write(owners)
             self._memory[AHEAD_OF][0].write(ahead)
         self._memory["cached"][0].write(np.full(rows, count, np.int32) + ahead)

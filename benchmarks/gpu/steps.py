@@ -27,7 +27,7 @@ import isolated
 import numpy as np
 from kernels import probes
 from prepared import Prepared, opened
-from programs import Step
+from programs import Step, of_batch
 from records import Records
 from timing import Task, in_turn
 from tracing import traced, traces
@@ -165,8 +165,11 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
         made = meshc.compile(case.model, target="cuda", output=folder, **asked)
     module, predicted = made.modules["decode"], []
     for cached in case.contexts:
-        told = dict.fromkeys({OWNER, AHEAD} & module.scalars.keys(), 0)
         rows = module.dims.get(BATCH, 1)
+        told: dict[str, list[int]] = {}
+        if OWNER in module.scalars:
+            owners, ahead = of_batch(rows, case.batch)
+            told = {OWNER: owners.tolist(), AHEAD: ahead.tolist()}
         found = step_time(module, {**told, POSITION: [cached] * rows if rows > 1 else cached})
         spent = [[p.name, p.times, p.bytes, vars(p.spent)] for p in found.phases]
         predicted.append({"seconds": found.seconds, "bytes": found.bytes, "phases": spent})

@@ -235,3 +235,25 @@ def test_what_blocks_read_of_each_other(vectors, width, size, fresh, waited, at_
     family = FamilyWork("f", (), read, 0, vectors, width)
     assert family.waited == {"x": waited}
     assert family.at_once == at_once
+
+
+def test_tokens_of_a_batch_that_are_neighbours_are_attended_for_at_once():
+    """Of seven tokens three are of one request, two of another: its cache comes once for them."""
+    passes = "batch-tokens{tokens=7,requests=4},expand-tasks{rows=4,tokens=4}"
+    module = tasks_of("tests/data/tiny/llama-3h1", passes, batch=7)
+    told = {"owner": [0, 1, 1, 1, 2, 2, 3], "ahead": [0, 0, 1, 2, 0, 1, 0]}
+
+    def attends(ahead):
+        stages = work_of(module, {**told, "ahead": ahead, "pos": [9, 20, 20, 20, 5, 5, 1]})
+        loops = [s for s in stages if isinstance(s, LoopWork)]
+        phases = [p for p in (loops[0].body if loops else stages) if isinstance(p, PhaseWork)]
+        (family,) = (f for p in phases for f in p.families if f.name == "attend")
+        return family.tasks
+
+    alone, together = attends([0] * 7), attends(told["ahead"])
+    heads = len(alone) // 7
+    assert len(together) == 4 * heads
+    counts = [{p.tokens for p in one.pieces} for one in together[::heads]]
+    assert counts == [{1}, {3}, {2}, {1}]
+    brought = [sum(one.brought for one in tasks) for tasks in (alone, together)]
+    assert brought[1] * (9 + 3 * 20 + 2 * 5 + 1) == brought[0] * (9 + 20 + 5 + 1)

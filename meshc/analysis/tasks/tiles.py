@@ -21,9 +21,11 @@ they have one."""
 MOST_VECTORS = 16
 """Left sides of products in the memory of a block, whose threads have an element of one each."""
 
-MOST_NEIGHBOURS, NEIGHBOUR_LANES = 4, 256
+MOST_NEIGHBOURS, NEIGHBOUR_LANES = 8, 256
 """Tokens of a batch, one behind the other in their request, for which a block attends at once, and
-lanes of a head of all of them, whose sums a thread has in registers."""
+lanes of heads whose sums a thread has in registers, of as many queries as a product takes."""
+ATTENDED_QUERIES = 8
+"""Queries whose attention takes the same instructions as that of one."""
 PIECE_BYTES = 16_384
 """Left sides that lie in memory are copied in pieces of about so many bytes (Copied in
 mc_tasks.cuh)."""
@@ -37,10 +39,14 @@ def looked_up_together(tokens: int) -> int:
     return max(LOOKING_LANES // -(-tokens // RUN_TOKENS), 1)
 
 
-def neighbours(tokens: int, lanes: int) -> int:
+def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:
     """For how many of so many ``tokens`` of a batch, one behind the other in their request, a block
-    attends at once, whose heads have so many ``lanes``, at the most."""
-    return max(min(tokens, MOST_NEIGHBOURS, NEIGHBOUR_LANES // lanes), 1)
+    attends at once, at the most, and how many of them products take together: each has so many
+    query ``heads`` of so many ``lanes``."""
+    together = max(min(ATTENDED_QUERIES // heads, MOST_NEIGHBOURS, tokens), 1)
+    passes = max(min(NEIGHBOUR_LANES // lanes, MOST_NEIGHBOURS // together), 1)
+    passes = min(passes, -(-tokens // together))
+    return together * passes, together
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:

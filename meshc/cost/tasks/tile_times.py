@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import PIECE_BYTES, coded_tile_bytes
+from meshc.analysis.tasks.tiles import ATTENDED_QUERIES, PIECE_BYTES, coded_tile_bytes
 from meshc.cost.cluster_sizes import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.coded_blocks import Coded
@@ -34,8 +34,6 @@ MOST_TILES = 16
 SHARPNESS = 6
 """How sharply the rate of memory bends: with 1, 2, 3 and 4 tiles of 16 KiB on their way an H200 was
 measured to give 0.594, 0.905, 0.997 and 1 of it; this says 0.598, 0.955, 0.995 and 0.999."""
-ATTENDED_HEADS = 8
-"""Query heads whose attention takes the same instructions as that of one."""
 LOOKED_UP_TOGETHER = 475 / 503
 """What is left of the time from a tile of cached tokens to the next where pages of several tiles
 are looked up together: nanoseconds of the persistent step, whose warp did that, and of steps that
@@ -247,8 +245,8 @@ class TileTimes:
                 whole = max(whole, size * (1 + piece.vectors) / shared)
             return whole / min(1.0, piece.filled * parts)
         if piece.kind == "attention":
-            heads = -(-piece.rows // ATTENDED_HEADS)
-            whole = piece.tokens * heads * self.device.real("attention_tile_ns") * NS
+            passes = -(-piece.tokens * piece.rows // ATTENDED_QUERIES)
+            whole = passes * self.device.real("attention_tile_ns") * NS
             return self.of_floats(self.size(piece), whole) if piece.of_floats else whole
         return 0.0
 

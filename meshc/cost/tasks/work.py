@@ -291,14 +291,10 @@ class _Family:
     def of_neighbours(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of tasks, of tokens of a batch that a block attends for at once one row for all, and
         behind what each brings for how many it is."""
-        lanes = {
-            op.view.shape()[-1].constant
-            for op in self.family.regions[0].walk()
-            if isinstance(op, task.Stream) and op.below is not None and self.taken(op.result) == 1
-        }
+        heads, lanes = self.attends()
         tokens, most = self.sizes[0] if self.sizes else 1, 1
-        if OWNER in self.module.scalars and lanes and max(lanes) <= MOST_LANES:
-            most = neighbours(most_of_request(self.module), max(lanes))
+        if OWNER in self.module.scalars and 0 < lanes <= MOST_LANES:
+            most, _ = neighbours(most_of_request(self.module), heads, lanes)
         begins = np.full(tokens, True)
         if most > 1:
             begins = self.each[AHEAD] % most == 0
@@ -309,6 +305,17 @@ class _Family:
         count = np.diff(firsts, append=tokens)[:, None, None]
         count = np.broadcast_to(count, (*joined.shape[:2], 1))
         return np.concatenate([joined, count], axis=2).reshape(-1, table.shape[1] + 1)
+
+    def attends(self) -> tuple[int, int]:
+        """Query heads of a task that attends to tiles of keys and of values, and their lanes; zeros
+        of others."""
+        found = {
+            (self.uses[op.result].views()[0].shape()[0], op.view.shape()[-1])
+            for op in self.family.regions[0].walk()
+            if isinstance(op, task.Stream) and op.below is not None and self.taken(op.result) == 1
+        }
+        heads, lanes = max(((h.constant, n.constant) for h, n in found), default=(0, 0))
+        return heads, lanes
 
     def beside_vectors(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """``tasks`` with the vectors that come beside their weights, of as many as a block has."""

@@ -115,6 +115,18 @@ extern "C" __global__ void __launch_bounds__(32, 1) pages_ahead(int* pages, int*
 }
 MC_EXPORT(pages_ahead)
 
+// How many runs of neighbours there are, the first row of each, and the number of rows.
+extern "C" __global__ void __launch_bounds__(32, 1) neighbours(const int* ahead, int* found, int count) {
+    const mc::Neighbours<4> runs(mc::arena());
+    runs.find(ahead, count);
+    mc::warp_sync();
+    if (mc::lane() != 0) return;
+    found[0] = runs.count();
+    for (int run = 0; run < runs.count(); run++) found[1 + run] = runs.first(run);
+    found[1 + runs.count()] = runs.last(runs.count() - 1) + 1;
+}
+MC_EXPORT(neighbours)
+
 extern "C" __global__ void __launch_bounds__(32, 1) warps(const float* x, float* y) {
     const float v = x[mc::lane()];
     y[mc::lane()] = mc::warp_sum(v);

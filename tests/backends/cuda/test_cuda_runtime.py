@@ -84,6 +84,19 @@ def test_pages_are_looked_up_by_all_lanes_ahead_of_their_use(first):
         assert (found[64:] == -1).all(), mode
 
 
+@pytest.mark.parametrize("counts", [(1,), (9, 4, 1, 1, 5), (1, 40, 3, 30, 2)])
+def test_neighbours_begin_with_every_fourth_token_of_a_request(counts):
+    ahead = np.concatenate([np.arange(n, dtype=np.int32) for n in counts])
+    firsts = [row for row, before in enumerate(ahead) if before % 4 == 0]
+    for mode in modes((1, 2)):
+        found = np.full(len(ahead) + 3, -1, np.int32)
+        arguments = [ahead, found, np.int32(len(ahead))]
+        grid = Grid(1, 32, 1, 4 * (len(ahead) + 2))
+        library("primitives").run("neighbours", grid, arguments, mode)
+        wanted = [len(firsts), *firsts, len(ahead)]
+        assert found.tolist() == wanted + [-1] * (len(found) - len(wanted)), mode
+
+
 def test_warps_exchange_values():
     x = values(32)
     y = np.zeros((5, 32), np.float32)

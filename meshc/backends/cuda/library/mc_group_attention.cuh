@@ -137,8 +137,8 @@ struct GroupAttention {
     // Of which lane of values, of sixteen, sum ``i`` is.
     static MC_INLINE int value_lane(int i) { return CODED ? lane() / 4 * 2 + i / 2 : lane() / 4 + i / 2 * 8; }
 
-    // The query of which this lane has scores, one of ROWS.
-    static MC_INLINE int row() { return min(set() * GROUP + (int)lane() / 4 % HEADS, ROWS - 1); }
+    // The query of which this lane has scores, one of the first ``rows``.
+    static MC_INLINE int row(int rows = ROWS) { return min(set() * GROUP + (int)lane() / 4 % HEADS, rows - 1); }
 
     // Of ``all`` queries as fragments, as put_queries makes them.
     MC_INLINE explicit GroupAttention(const T* all) : queries(all + set() * (STEPS * 256)), most(-1e30f), weight(0.0f) {
@@ -149,8 +149,9 @@ struct GroupAttention {
         }
     }
 
-    // Queries, f32 [ROWS, HEAD], times the scale and log2(e), as fragments; the callers meet before they are used.
-    static MC_INLINE void put_queries(T* to, const float* from) {
+    // Queries, f32 [rows, HEAD], times the scale and log2(e), as fragments, and zeros behind them; the callers meet
+    // before they are used.
+    static MC_INLINE void put_queries(T* to, const float* from, int rows = ROWS) {
 #pragma unroll 1
         for (int s = warp(); s < SETS * STEPS; s += WARPS) {
             const int own = lane() / 4 % HEADS, query = s / STEPS * GROUP + own;
@@ -161,7 +162,7 @@ struct GroupAttention {
                 for (int i = 0; i < 2; i++) {
                     const int own_lane = CODED ? lane() % 4 * 4 + 2 * i + half : 8 * half + lane() % 4 * 2 + i;
                     const int at = query * HEAD + 16 * (s % STEPS) + own_lane;
-                    const float value = own < GROUP && query < ROWS ? from[at] : 0.0f;
+                    const float value = own < GROUP && query < rows ? from[at] : 0.0f;
                     v[4 * half + i] = value;
                     v[4 * half + 2 + i] = rounding_left<T>(value);
                 }
@@ -174,9 +175,10 @@ struct GroupAttention {
     // the queries.
     // ``change`` makes scores, times log2(e), of products.
     template <class Change = Same>
-    MC_INLINE void start(const float* from, const float* key, const float* value, Change change = Change()) {
+    MC_INLINE void start(const float* from, const float* key, const float* value, Change change = Change(),
+                         int rows = ROWS) {
         const int q = lane() % 4;
-        const float* own = from + row() * HEAD + q * (HEAD / 4);
+        const float* own = from + row(rows) * HEAD + q * (HEAD / 4);
         float score = 0.0f;
 #pragma unroll 2
         for (int k = 0; k < HEAD / 4; k += 4) {
@@ -192,6 +194,27 @@ struct GroupAttention {
             for (int i = 0; i < 4; i++) {
                 const bool counts = 2 * q + i % 2 < GROUP;
                 sums[e][i] = counts ? value[16 * e + value_lane(i)] : 0.0f;
+            }
+        }
+    }
+
+    // The same of several tokens, which have so many ``heads`` of the first ``rows`` queries each, and one behind the
+    // other a key and a value: of each token for which it ``begins``, which others do without.
+    template <class Begins, class Change = Same>
+    MC_INLINE void start_each(const float* from, const float* own, int rows, int heads, Begins begins,
+                              Change change = Change()) {
+        const int token = row(rows) / heads;
+        start(from, own + 2 * HEAD * token, own + 2 * HEAD * token + HEAD, change, rows);
+        if (!begins(token)) most = -1e30f, weight = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            const int column = set() * GROUP + lane() % 4 * 2 + i, of = min(column, rows - 1) / heads;
+            const bool counts = lane() % 4 * 2 + i < GROUP && begins(of);
+            const float* value = own + 2 * HEAD * of + HEAD;
+#pragma unroll
+            for (int e = 0; e < STEPS; e++) {
+                sums[e][i] = counts ? value[16 * e + value_lane(i)] : 0.0f;
+                sums[e][2 + i] = counts ? value[16 * e + value_lane(2 + i)] : 0.0f;
             }
         }
     }
@@ -225,22 +248,23 @@ struct GroupAttention {
         });
     }
 
-    // Sums [WARPS, GROUP, HEAD] relative to each warp's highest scores, and these and the weights [2, WARPS, GROUP].
-    MC_INLINE void put(float* joined, float* statistics) {
-        const int q = lane() % 4, head = lane() / 4;
-        weight = warp_sum<4>(weight);
+    // Sums [WARPS, count, HEAD] relative to each warp's highest scores, and these and the weights [2, WARPS, count], of
+    // the queries of its set from ``first`` on.
+    MC_INLINE void put(float* joined, float* statistics, int first = 0, int count = GROUP) const {
+        const int q = lane() % 4, head = lane() / 4 - first;
+        const float all = warp_sum<4>(weight);
 #pragma unroll
         for (int e = 0; e < STEPS; e++) {
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float sum = TWICE ? sums[e][i] + shuffle_xor(sums[e][i], 2) : sums[e][i];
-                const int of = 2 * q + i % 2;
-                if (of < GROUP) joined[(warp() * GROUP + of) * HEAD + 16 * e + value_lane(i)] = sum;
+                const int of = 2 * q + i % 2 - first;
+                if (of >= 0 && of < count) joined[(warp() * count + of) * HEAD + 16 * e + value_lane(i)] = sum;
             }
         }
-        if (head < GROUP && q == 0) {
-            statistics[warp() * GROUP + head] = most;
-            statistics[(WARPS + warp()) * GROUP + head] = weight;
+        if (head >= 0 && head < count && q == 0) {
+            statistics[warp() * count + head] = most;
+            statistics[(WARPS + warp()) * count + head] = all;
         }
     }
 

@@ -39,7 +39,7 @@ class Attention:
             record = self.tiles.record.view.buffer
             self.storage.doubling |= {record} if self.storage.role(record) == "" else set()
         if self.alone and isinstance(self.routine, GroupAttention):
-            self.tiles.neighbours.most = self.routine.neighbours
+            self.routine.attend_at_once()
 
     @property
     def neighbours(self) -> Neighbours:

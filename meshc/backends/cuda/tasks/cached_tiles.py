@@ -184,11 +184,12 @@ class CachedTiles:
 
     # --- the token of the step
 
-    @property
-    def has_token(self) -> str:
-        """Whether the task folds the new tokens, empty where each does."""
+    def has_token(self, behind: Expr = ZERO) -> str:
+        """Whether the task folds the new tokens, empty where each does: of several neighbours the
+        one so many ``behind`` that which ``ahead`` is of."""
         folds = (o for o in self.family.ops if isinstance(o, tile.Compute) and o.kernel == "gemm")
-        return self._there(next(folds).when)
+        when = next(folds).when
+        return self._there(when and when.substitute({AHEAD: Expr.var(AHEAD) + behind}))
 
     def give_of(self, view: View) -> task.Give:
         """The op that gives what ``view`` is to its cache."""

@@ -76,22 +76,23 @@ class GroupAttention:
         return [
             *([] if self._joins_in_locals else [joined]),
             ("STATISTICS", 8 * sums, "their highest scores and weights"),
-            ("ASKED", self.tiles.neighbours.most * 2 * self._fragments, "queries as fragments"),
+            ("ASKED", self.tiles.neighbours.passes * 2 * self._fragments, "queries as fragments"),
             *([fresh] if shape.new > 1 else []),
         ]
 
     @property
     def _fragments(self) -> int:
-        """Values of the queries of a token as fragments."""
-        return -(-self.shape.queries // SET) * FRAGMENT * self.shape.lanes
+        """Values of the queries that products take together, as fragments."""
+        queries = self.tiles.neighbours.together * self.shape.queries
+        return -(-queries // SET) * FRAGMENT * self.shape.lanes
 
-    @property
-    def neighbours(self) -> int:
-        """Tokens that stand one behind the other in their request for which a block may attend at
-        once, at the most."""
-        if not self.storage.owned or self.shape.own is None:
-            return 1
-        return neighbours(self.shape.new, self.shape.lanes)
+    def attend_at_once(self) -> None:
+        """Let a block attend at once for tokens of a batch that stand one behind the other in their
+        request."""
+        shape, several = self.shape, self.tiles.neighbours
+        if self.storage.owned and shape.own is not None:
+            found = neighbours(shape.new, shape.queries, shape.lanes)
+            several.most, several.together = found
 
     @property
     def _joins_in_locals(self) -> bool:
@@ -119,8 +120,12 @@ class GroupAttention:
     @property
     def kind(self) -> str:
         """The routine of the library."""
+        return self._kind(self.tiles.neighbours.together * self.shape.queries)
+
+    def _kind(self, queries: int) -> str:
+        """The same for so many queries."""
         coded = ", true" if self.coded else ""
-        return f"mc::GroupAttention<T, {self.shape.queries}, {self.shape.lanes}, WARPS{coded}>"
+        return f"mc::GroupAttention<T, {queries}, {self.shape.lanes}, WARPS{coded}>"
 
     def _given(self, view: View) -> View:
         """New keys or values, of coded ones what is coded."""
@@ -158,21 +163,23 @@ class GroupAttention:
             self._stage_neighbours(text, statements, factor)
         name = self.storage.taken.fresh("attended")
         position = self.values.spelled(shape.position)
-        if shape.asking > 1:
-            text.add(f"const int asks = {position} + {_over(f'{self.kind}::row()', shape.heads)};")
-            position = "asks"  # of this lane's query
+        first = "0"
         if several.most == 1:
+            if shape.asking > 1:
+                of_row = _over(f"{self.kind}::row()", shape.heads)
+                text.add(f"const int asks = {position} + {of_row};")
+                position = "asks"  # of this lane's query
             text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
             first = self._seen(text, position)
             text.add(f"{self.kind} {name}(asked);")
-        else:
-            first = "0"
-            with text.within(f"{self.kind} {name}[{several.most}] = {{", "};"):
-                places = [f" + {n * self._fragments}" * (n > 0) for n in range(several.most)]
-                text.add(*(f"{self.kind}(asked{place})," for place in places))
-            name += "[nth]"
-        with several.each_token(text, unrolled=True):
             self._starts(text, name, first, f"{position} + 1", change)
+        else:
+            with text.within(f"{self.kind} {name}[{several.passes}] = {{", "};"):
+                places = [f" + {n * self._fragments}" * (n > 0) for n in range(several.passes)]
+                text.add(*(f"{self.kind}(asked{place})," for place in places))
+            name += "[pass]"
+            with several.each_pass(text):
+                self._start_neighbours(text, name, change)
         keys = math.prod(extents(View(self.tiles.streams[0].result)))
         with self.tiles.rounds(text, release=True):
             begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
@@ -184,22 +191,37 @@ class GroupAttention:
                     fresh = self._coded_tile("new_rows", self._new_bytes)
                     tile = f"mc::CodedNewTile<{shape.lanes}>{{{tile}, {fresh}, {POSITION}}}"
                 text.add("const mc::u8* const keys = ring.ready(item);")
-                given = f"{tile}, {self.tiles.loop.var}, {begin}, {limit}"
+                given = f"{tile}, {self.tiles.loop.var}, {begin}"
             else:
                 text.add("const T* const keys = (const T*)ring.ready(item);")
-                given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}, {limit}"
+                given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}"
                 if shape.own is not None:
                     new_rows = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
                     rows_of = f"mc::NewRows<T, {shape.lanes}>{{{new_rows}}}"
                     extra = f", {change or 'mc::Same()'}, {rows_of}"
-            with several.each_token(text, unrolled=True), self._with_tile(text):
+            with several.each_pass(text), self._with_tile(text):
+                end = limit
+                if several.together > 1:
+                    of_row = _over(f"{self.kind}::row({self._there})", shape.queries)
+                    text.add(f"const int asks = {position} + {of_row};")
+                    end, limit = "asks", f"{position} + there - 1"
                 if several.most > 1:
-                    first = self._seen(text, position)
-                text.add(f"{name}.template add<{shape.tokens}>({given}, {first}, {limit}{extra});")
-        if several.most > 1:
-            text.add(SYNC)
-        with several.each_token(text, unrolled=True):
+                    first = self._seen(text, end)
+                text.add(
+                    f"{name}.template add<{shape.tokens}>({given}, {limit}, {first}, {end}{extra});"
+                )
+        if several.most == 1:
             self._leave(text, name)
+            return
+        text.add(SYNC)
+        with several.each_pass(text), several.each_of_pass(text):
+            self._leave(text, name)
+
+    @property
+    def _there(self) -> str:
+        """How many queries of several neighbours a pass has."""
+        queries = self.shape.queries
+        return f"{queries} * there" if queries > 1 else "there"
 
     @property
     def _rows_of_token(self) -> int:
@@ -321,25 +343,46 @@ class GroupAttention:
 
     def _stage_neighbours(self, text: Text, statements: Statements, factor: float) -> None:
         """The new keys and values up to the last one's of neighbouring tokens, then the queries of
-        each, and its own key and value."""
+        each, and behind those of all its own key and value."""
+        shape, several = self.shape, self.tiles.neighbours
         self._stage_new(text, statements)
-        size = self._rows_of_token * self.shape.lanes
+        size, own = shape.queries * shape.lanes, 2 * shape.lanes
         self.locals.restart()  # what keys and values were computed from is not needed any more
-        self.locals.place(self.tiles.neighbours.most * size)
-        with self.tiles.neighbours.each_token(text):
+        self.locals.place(several.most * self._rows_of_token * shape.lanes)
+        with several.each_token(text):
             self.values.arrays = {}  # what a token needs is computed for each
-            text.add(f"float* const {self._queries} = locals + {size} * nth;")
-            self._needed(statements, self.shape.query)
+            text.add(
+                f"float* const queries = locals + {size} * nth;",
+                f"float* const own_rows = locals + {several.most * size} + {own} * nth;",
+            )
+            self._needed(statements, shape.query)
             self._stage_queries(text, statements, factor)
             self._stage_own(text)
-            to = f"asked + {self._fragments} * nth"
-            text.add(SYNC, f"{self.kind}::put_queries({to}, {self._queries});")
+            text.add(SYNC)
+        with several.each_pass(text, unrolled=False):
+            given = f"asked + {self._fragments} * pass, {self._of_pass(size)}, {self._there}"
+            text.add(f"{self.kind}::put_queries({given});")
         text.add(SYNC)
+
+    def _of_pass(self, size: int, begin: int = 0) -> str:
+        """Where among floats of all neighbours, of ``size`` each, those of a pass are."""
+        first = f"locals + {begin}" if begin else "locals"
+        return f"{first} + {self.tiles.neighbours.together * size} * pass"
 
     @property
     def _queries(self) -> str:
-        """Where the queries of a token lie, and behind them its key and value."""
+        """Where the queries of a token lie."""
         return "locals" if self.tiles.neighbours.most == 1 else "queries"
+
+    @property
+    def _number(self) -> str:
+        """Which of the warps that have the same queries one is."""
+        return "mc::warp()" if self._one_set else f"{self.kind}::number()"
+
+    @property
+    def _one_set(self) -> bool:
+        """Whether all warps have the same queries."""
+        return self.tiles.neighbours.together * self.shape.queries <= SET
 
     def _code_row(self, text: Text) -> None:
         """The new key and value, which threads have, as the numbers that they are coded as; the
@@ -443,24 +486,30 @@ class GroupAttention:
         """The key and value of the task's token, of several new ones, as floats."""
         shape, values = self.shape, self.values
         assert shape.own is not None
-        count, queries, lanes = shape.new * shape.lanes, shape.queries, shape.lanes
+        count, lanes = shape.new * shape.lanes, shape.lanes
         if self.coded:
             own, at = values.spelled(shape.own), values.spelled(shape.position)
             with text.within(f"if (me < {lanes}) {{"):
                 for number in range(2):
                     given = f"new_rows + {number * self._new_bytes}, {own}, {at}, me"
                     element = f"mc::CodedRows<{lanes}>::element({given})"
-                    place = f"{self._queries}[{(queries + number) * lanes} + me]"
-                    text.add(f"{place} = {element};")
+                    text.add(f"{self._own_row(number)} = {element};")
             return
         with values.within(me=lanes), text.within(f"if (me < {lanes}) {{"):
             row = values.spelled(shape.own)
             lane = f"mc::Swizzle<{lanes}>::lane(me, {values.spelled(shape.position)})"
             text.add(
                 f"const T* const own = fresh + ({row}) * {lanes} + {lane};",
-                f"{self._queries}[{queries * lanes} + me] = mc::widen(own[0]);",
-                f"{self._queries}[{(queries + 1) * lanes} + me] = mc::widen(own[{count}]);",
+                f"{self._own_row(0)} = mc::widen(own[0]);",
+                f"{self._own_row(1)} = mc::widen(own[{count}]);",
             )
+
+    def _own_row(self, number: int) -> str:
+        """The lane of a thread of the own key, or value, of a token as floats."""
+        shape = self.shape
+        if self.tiles.neighbours.most > 1:
+            return f"own_rows[{shape.lanes} + me]" if number else "own_rows[me]"
+        return f"locals[{(shape.queries + number) * shape.lanes} + me]"
 
     def _asked(self, text: Text) -> dict[int, str]:
         """Ask for a thread's words of the new key, of the value and of the queries, all before one
@@ -489,18 +538,9 @@ class GroupAttention:
     def _starts(self, text: Text, name: str, first: str, end: str, change: str) -> None:
         """What a warp of each set knows before any tile: the new tokens; and in another one, or
         before these, the sink."""
-        shape, owner = self.shape, self.tiles.has_token
+        shape, owner = self.shape, self.tiles.has_token()
         queries, lanes, extra = shape.queries, shape.lanes, f", {change}" if change else ""
-        number = "mc::warp()" if queries <= SET else f"{self.kind}::number()"
-        if shape.sink is not None:
-            splits = self.family.op.sizes[-1]
-            whose = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
-            with self.values.within(row=queries):
-                of_head = Expr.var("row") % shape.heads
-                score = self.values.element(shape.sink, (of_head,))
-            last = "WARPS - 1" if queries <= SET else f"{self.kind}::SHARE - 1"
-            of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
-            text.add(f"if ({whose}{number} == {last}) {name}.start_with_sink({of_row});")
+        self._start_with_sink(text, name)
         if not self._one:
             # Sixteens of tokens, the first of which is the first warp's.
             sixteens = -(-shape.new // FRAGMENT) * FRAGMENT
@@ -512,19 +552,43 @@ class GroupAttention:
             there = f"if ({owner}) " if owner else ""
             text.add(f"{there}{name}.template add<{sixteens}>({given}{extra});")
         else:
-            there = f"{owner} && {number} == 0" if owner else f"{number} == 0"
-            own, size = self._queries, self._rows_of_token * lanes
-            if self.tiles.neighbours.most > 1:
-                text.add(f"const float* const {own} = locals + {size} * nth;")
-            given = f"{own}, {own} + {queries * lanes}, {own} + {(queries + 1) * lanes}"
+            there = f"{owner} && {self._number} == 0" if owner else f"{self._number} == 0"
+            given = f"locals, locals + {queries * lanes}, locals + {(queries + 1) * lanes}"
             text.add(f"if ({there}) {name}.start({given}{extra});")
+
+    def _start_neighbours(self, text: Text, name: str, change: str) -> None:
+        """The same of neighbouring tokens that products take together, each of which begins with
+        itself."""
+        shape, several = self.shape, self.tiles.neighbours
+        self._start_with_sink(text, name)
+        queries = self._of_pass(shape.queries * shape.lanes)
+        own = self._of_pass(2 * shape.lanes, several.most * shape.queries * shape.lanes)
+        with self.values.within(nth=several.together):
+            begins = self.tiles.has_token(Expr.var("nth")) or "true"
+        given = f"{queries}, {own}, {self._there}, {shape.queries}"
+        given += f", [=](int nth) {{ return {begins}; }}" + (f", {change}" if change else "")
+        text.add(f"if ({self._number} == 0) {name}.start_each({given});")
+
+    def _start_with_sink(self, text: Text, name: str) -> None:
+        """What another warp of each set knows before any tile, if there is a sink."""
+        shape = self.shape
+        if shape.sink is None:
+            return
+        splits = self.family.op.sizes[-1]
+        whose = f"{self.family.op.dims[-1]} == 0 && " if splits > 1 else ""
+        with self.values.within(row=self.tiles.neighbours.together * shape.queries):
+            of_head = Expr.var("row") % shape.heads
+            score = self.values.element(shape.sink, (of_head,))
+        last = "WARPS - 1" if self._one_set else f"{self.kind}::SHARE - 1"
+        of_row = f"[&](int row) {{ return {score} * mc::LOG2E; }}"
+        text.add(f"if ({whose}{self._number} == {last}) {name}.start_with_sink({of_row});")
 
     def _leave(self, text: Text, name: str) -> None:
         shape, give, lanes = self.shape, self.tiles.record, self.shape.lanes
         value, at = give.view.buffer, base(give.view, (ZERO, ZERO, ZERO))
         after = base(give.view, (Expr.const(1), ZERO, ZERO))
         place, next_token = self.storage.place(value, at), self.storage.place(value, after)
-        stride, of_token = self.storage.shape(value)[-1], (next_token - place).constant
+        stride, apart = self.storage.shape(value)[-1], (next_token - place).constant
         text.add(
             f"float* const record = {self.storage.scratch(value)} + {self.values.spelled(place)};"
         )
@@ -534,13 +598,18 @@ class GroupAttention:
 
         if self._joins_in_locals:
             text.add("float* const joined = locals;")
-        text.add(f"{name}.put(joined, statistics);", SYNC)
+        kind, of_token = self.kind, ""
+        if self.tiles.neighbours.together > 1:
+            kind = self._kind(shape.queries)
+            own = f"{shape.queries} * nth" if shape.queries > 1 else "nth"
+            of_token = f", {own}, {shape.queries}"
+        text.add(f"{name}.put(joined, statistics{of_token});", SYNC)
         taken = "[=](int i, float sum, float most, float weight) {"
         row = f"i / {lanes} * {stride}"
         if shape.asking > 1:
             of_head = f" + i / {lanes} % {shape.heads} * {stride}" if shape.heads > 1 else ""
-            row = f"i / {shape.heads * lanes} * {of_token}{of_head}"
-        with text.within(f"{self.kind}::join(joined, statistics, me, {taken}", "});"):
+            row = f"i / {shape.heads * lanes} * {apart}{of_head}"
+        with text.within(f"{kind}::join(joined, statistics, me, {taken}", "});"):
             text.add(
                 f"float* const own = record + {row};",
                 store(f"i % {lanes}", "sum"),

@@ -122,14 +122,14 @@ class LatentAttention:
         kind = f"mc::TileAttention<T, {sizes}, WARPS, {row}, true>"
         self._put_queries(text, kind)
         text.add("T* const fresh = (T*)locals;")
-        with text.within(f"if ({tiles.has_token}) {{" if tiles.has_token else "{"):
+        with text.within(f"if ({tiles.has_token()}) {{" if tiles.has_token() else "{"):
             for number, view in enumerate(shape.fresh):
                 Statements(values, text, self.locals).add(hoisted(values, view))
                 self._put_fresh(text, view, sum(n for _, n in shape.queries[:number]))
         attended = tiles.storage.taken.fresh("attended")
         add, given = f"{attended}.add", f"{constant(shape.factor)}, [](int, int) {{ return true; }}"
         text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
-        there = f"if ({tiles.has_token}) " if tiles.has_token else ""
+        there = f"if ({tiles.has_token()}) " if tiles.has_token() else ""
         count = values.spelled(shape.position - Expr.var(POSITION) + 1)
         text.add(f"{there}{add}(fresh, fresh, {POSITION}, {count}, {given});")
         with tiles.rounds(text, release=True):
@@ -163,7 +163,7 @@ class LatentAttention:
             cached = base(give.view, (ZERO, lane))
             to = tiles.storage.cached(give.view.buffer, cached, values.ranges)
             kept = tiles.kept(view)
-            there = [] if kept == tiles.has_token or not kept else [kept]
+            there = [] if kept == tiles.has_token() or not kept else [kept]
             if rows > 1:
                 own = values.spelled(base(give.source, (ZERO, ZERO))[0])
                 there.append(f"{values.spelled(row)} == {own}")

@@ -23,12 +23,19 @@ BEFORE = "before"
 
 @dataclass
 class Neighbours:
-    """The tasks of a ``family``, of which those of up to ``most`` neighbours are computed at once;
-    each by itself with 1. The dim of the tokens is the first one."""
+    """The tasks of a ``family``, of which those of up to ``most`` neighbours are computed at once,
+    so many of them ``together`` by the same products; each by itself with 1. The dim of the tokens
+    is the first one."""
 
     family: Placed
     storage: Storage
     most: int = 1
+    together: int = 1
+
+    @property
+    def passes(self) -> int:
+        """In how many parts products take them."""
+        return self.most // self.together
 
     @property
     def kind(self) -> str:
@@ -65,27 +72,51 @@ class Neighbours:
             text.add(
                 f"const int front = neighbours.first({own}), {token} = neighbours.last({own});",
                 self.storage.told(token, attends=True),
-                f"const int {BEFORE} = {AHEAD} - ({token} - front);",
+                f"const int rest = {token} - front, {BEFORE} = {AHEAD} - rest;",
             )
             yield
 
     @contextmanager
-    def each_token(self, text: Text, unrolled: bool = False) -> Iterator[None]:
-        """A loop over the neighbours, ``nth`` of them in turn, in which what is known of the token
-        is that of this one; perhaps ``unrolled``, for what threads have in registers."""
+    def each_token(self, text: Text) -> Iterator[None]:
+        """A loop over several neighbours, ``nth`` of them in turn, in which what is known of the
+        token is that of this one."""
+        text.add(NOT_UNROLLED)
+        with text.within("for (int nth = 0; nth <= rest; nth++) {"):
+            token = self.family.op.dims[0]
+            text.add(f"const int {token} = front + nth, {AHEAD} = {BEFORE} + nth;")
+            yield
+
+    @contextmanager
+    def each_pass(self, text: Text, unrolled: bool = True) -> Iterator[None]:
+        """A loop over the parts that products take of several neighbours, in which it is known how
+        many of the tokens of one are ``there``, and ``ahead`` of the first; ``unrolled`` where
+        threads have something of each in registers."""
         if self.most == 1:
             yield
             return
-        token = self.family.op.dims[0]
-        own = f"const int {token} = front + nth, {AHEAD} = {BEFORE} + nth;"
-        if unrolled:
-            text.add("#pragma unroll")
-            head = f"for (int nth = 0; nth < {self.most}; nth++) {{"
-            with text.within(head), text.within(f"if ({BEFORE} + nth <= {AHEAD}) {{"):
-                text.add(own)
+        first = f"{self.together} * pass" if self.together > 1 else "pass"
+        known = (
+            f"const int there = min({self.together}, rest + 1 - {first});",
+            f"const int {AHEAD} = {BEFORE} + {first};",
+        )
+        if not unrolled:
+            text.add(NOT_UNROLLED)
+            with text.within(f"for (int pass = 0; {first} <= rest; pass++) {{"):
+                text.add(*known)
                 yield
             return
+        text.add("#pragma unroll")
+        head = f"for (int pass = 0; pass < {self.passes}; pass++) {{"
+        with text.within(head), text.within(f"if ({first} <= rest) {{"):
+            text.add(*known)
+            yield
+
+    @contextmanager
+    def each_of_pass(self, text: Text) -> Iterator[None]:
+        """A loop over the tokens of a pass, ``nth`` of them in turn, in which their row is
+        known."""
+        token = self.family.op.dims[0]
         text.add(NOT_UNROLLED)
-        with text.within(f"for (int nth = 0; nth <= {AHEAD} - {BEFORE}; nth++) {{"):
-            text.add(own)
+        with text.within("for (int nth = 0; nth < there; nth++) {"):
+            text.add(f"const int {token} = front + {AHEAD} - {BEFORE} + nth;")
             yield
