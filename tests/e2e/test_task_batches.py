@@ -63,14 +63,6 @@ class Case:
         if not alone:
             plain = Steps(self.model, self._plain(size), step_of(self.model, batch=size, **how))
             for one, other in zip(self.read[0], self._one_by_one(plain, size)[0], strict=True):
-                import sys
-
-                print(
-                    "DIFF",
-                    model,
-                    np.abs(np.array(one) - other).max() / np.abs(other).max(),
-                    file=sys.stderr,
-                )
                 np.testing.assert_allclose(one, other, atol=2e-3 * np.abs(other).max())
 
     def _plain(self, size):

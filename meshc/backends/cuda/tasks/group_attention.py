@@ -153,69 +153,81 @@ class GroupAttention:
         self.locals.place(rows * shape.lanes)  # what the library works on comes first
         if several.most > 1:
             self.locals.most = max(self.locals.most, sums * shape.lanes)
-        factor, change = changed_scores(shape.steps)
-        new = self._given(shape.key), self._given(shape.value)
-        if several.most == 1:
-            self._needed(statements, shape.query, *new)
-            self._stage(text, statements, factor)
-        else:
-            self._needed(statements, *new)
-            self._stage_neighbours(text, statements, factor)
         name = self.storage.taken.fresh("attended")
-        position = self.values.spelled(shape.position)
-        first = "0"
         if several.most == 1:
-            if shape.asking > 1:
-                of_row = _over(f"{self.kind}::row()", shape.heads)
-                text.add(f"const int asks = {position} + {of_row};")
-                position = "asks"  # of this lane's query
-            text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
-            first = self._seen(text, position)
-            text.add(f"{self.kind} {name}(asked);")
-            self._starts(text, name, first, f"{position} + 1", change)
+            self._alone(text, statements, name)
         else:
-            with text.within(f"{self.kind} {name}[{several.passes}] = {{", "};"):
-                places = [f" + {n * self._fragments}" * (n > 0) for n in range(several.passes)]
-                text.add(*(f"{self.kind}(asked{place})," for place in places))
-            name += "[pass]"
-            with several.each_pass(text):
-                self._start_neighbours(text, name, change)
-        keys = math.prod(extents(View(self.tiles.streams[0].result)))
+            self._at_once(text, statements, name)
+
+    def _alone(self, text: Text, statements: Statements, name: str) -> None:
+        """A task by itself."""
+        shape, (factor, change) = self.shape, changed_scores(self.shape.steps)
+        self._needed(statements, shape.query, self._given(shape.key), self._given(shape.value))
+        self._stage(text, statements, factor)
+        position = self.values.spelled(shape.position)
+        if shape.asking > 1:
+            of_row = _over(f"{self.kind}::row()", shape.heads)
+            text.add(f"const int asks = {position} + {of_row};")
+            position = "asks"  # of this lane's query
+        text.add(f"{self.kind}::put_queries(asked, locals);", SYNC)
+        first = self._seen(text, position)
+        text.add(f"{self.kind} {name}(asked);")
+        self._starts(text, name, first, f"{position} + 1", change)
+        limit = POSITION if shape.own is None else position
         with self.tiles.rounds(text, release=True):
-            begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
-            limit = POSITION if shape.own is None else position
-            extra = f", {change}" if change else ""
-            if self.coded:
-                tile = self._coded_tile("keys", self.tiles.at(self.tiles.streams[1]))
-                if shape.own is not None:
-                    fresh = self._coded_tile("new_rows", self._new_bytes)
-                    tile = f"mc::CodedNewTile<{shape.lanes}>{{{tile}, {fresh}, {POSITION}}}"
-                text.add("const mc::u8* const keys = ring.ready(item);")
-                given = f"{tile}, {self.tiles.loop.var}, {begin}"
-            else:
-                text.add("const T* const keys = (const T*)ring.ready(item);")
-                given = f"keys, keys + {keys}, {self.tiles.loop.var}, {begin}"
-                if shape.own is not None:
-                    new_rows = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
-                    rows_of = f"mc::NewRows<T, {shape.lanes}>{{{new_rows}}}"
-                    extra = f", {change or 'mc::Same()'}, {rows_of}"
+            given, extra = self._tile(text, change)
+            text.add(f"{name}.{self._add}({given}, {limit}, {first}, {limit}{extra});")
+        self._leave(text, name)
+
+    def _at_once(self, text: Text, statements: Statements, name: str) -> None:
+        """Those of neighbouring tokens."""
+        shape, several, change = self.shape, self.tiles.neighbours, changed_scores(self.shape.steps)
+        self._needed(statements, self._given(shape.key), self._given(shape.value))
+        self._stage_neighbours(text, statements, change[0])
+        with text.within(f"{self.kind} {name}[{several.passes}] = {{", "};"):
+            places = [f" + {n * self._fragments}" * (n > 0) for n in range(several.passes)]
+            text.add(*(f"{self.kind}(asked{place})," for place in places))
+        name += "[pass]"
+        with several.each_pass(text):
+            self._start_neighbours(text, name, change[1])
+        asks = limit = self.values.spelled(shape.position)
+        with self.tiles.rounds(text, release=True):
+            given, extra = self._tile(text, change[1])
             with several.each_pass(text), self._with_tile(text):
-                end = limit
                 if several.together > 1:
                     of_row = _over(f"{self.kind}::row({self._there})", shape.queries)
-                    text.add(f"const int asks = {position} + {of_row};")
-                    end, limit = "asks", f"{position} + there - 1"
-                if several.most > 1:
-                    first = self._seen(text, end)
-                text.add(
-                    f"{name}.template add<{shape.tokens}>({given}, {limit}, {first}, {end}{extra});"
-                )
-        if several.most == 1:
-            self._leave(text, name)
-            return
+                    text.add(f"const int asks = {limit} + {of_row};")
+                    asks, limit = "asks", f"{limit} + there - 1"
+                first = self._seen(text, asks)
+                text.add(f"{name}.{self._add}({given}, {limit}, {first}, {asks}{extra});")
         text.add(SYNC)
         with several.each_pass(text), several.each_of_pass(text):
             self._leave(text, name)
+
+    @property
+    def _add(self) -> str:
+        """What adds of a tile."""
+        return f"template add<{self.shape.tokens}>"
+
+    def _tile(self, text: Text, change: str) -> tuple[str, str]:
+        """A tile that is there, as it is told to what adds of it: what comes in front of the tokens
+        that queries see, and behind them."""
+        shape, var = self.shape, self.tiles.loop.var
+        keys = math.prod(extents(View(self.tiles.streams[0].result)))
+        begin = self.values.spelled(self.tiles.first(self.tiles.streams[0]))
+        extra = f", {change}" if change else ""
+        if self.coded:
+            text.add("const mc::u8* const keys = ring.ready(item);")
+            tile = self._coded_tile("keys", self.tiles.at(self.tiles.streams[1]))
+            if shape.own is not None:
+                fresh = self._coded_tile("new_rows", self._new_bytes)
+                tile = f"mc::CodedNewTile<{shape.lanes}>{{{tile}, {fresh}, {POSITION}}}"
+            return f"{tile}, {var}, {begin}", extra
+        text.add("const T* const keys = (const T*)ring.ready(item);")
+        if shape.own is not None:
+            new = f"fresh, fresh + {shape.new * shape.lanes}, {POSITION}"
+            extra = f", {change or 'mc::Same()'}, mc::NewRows<T, {shape.lanes}>{{{new}}}"
+        return f"keys, keys + {keys}, {var}, {begin}", extra
 
     @property
     def _there(self) -> str:
