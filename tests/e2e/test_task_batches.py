@@ -190,7 +190,7 @@ EDITS = {
     "rows of the tokens behind": (STEP, "(element / 64) - 128 * ahead)", "(element / 64))"),
     "keys are kept at the first": (STEP, "3 * owner, pos + element / 64, g", "3 * owner, pos, g"),
     "keys are kept elsewhere": (STEP, "lane(pages + 3 * owner", "lane(pages + 3 * (owner / 2)"),
-    "every row is kept": (STEP, "element / 64 >= before && ", ""),
+    "the row of the first is not kept": (STEP, "element / 64 >= before && ", "element / 64 > before && "),
     "all are turned as the first": (STEP, "(min(ahead + pos, 47)) * 32", "(min(pos, 47)) * 32"),
     "tiles of new tokens are left out": (STEP, "const int tiles = (ahead + pos", "const int tiles = (pos"),
     "new tokens are masked": (STEP, "0, asks, mc", "0, pos, mc"),
