@@ -465,7 +465,7 @@ def _run(phase: Phase, forms: Sequence[Form]) -> str:
 
 
 def _neighbours(forms: Sequence[Form]) -> list[Neighbours]:
-    """Of families the tasks of several tokens that are computed at once."""
+    """The families of which tasks of several tokens are computed at once."""
     attending = [form.neighbours for form in forms if isinstance(form, Attention)]
     return [one for one in attending if one.most > 1]
 
