@@ -115,6 +115,10 @@ VECTORS = [
         lambda: reductions.all_reduce(2, 2)),
     Row("the same, 8x8 PEs", 1282, 1282, "calibrates", lambda: reductions.all_reduce(8, 8)),
 ]  # fmt: skip
+PUBLISHED_ROUNDS = [
+    (3, "calibrates", 12, 17), (4, "predicted", 15, 21), (5, "predicted", 16, 23),
+    (10, "predicted", 16, 23),
+]  # fmt: skip
 SCALARS = [
     Row("base of a product without its operations, 32 passes", 1.93, 2.11, "calibrates",
         lambda: programs.bases(32)),
@@ -151,10 +155,12 @@ SCALARS = [
         lambda: tasks.taken("wse3")),
     Row("from a sender's task to its neighbour's, wse3", 28, 30, "predicted",
         lambda: tasks.to_the_neighbour("wse3")),
-    Row("round of a stencil of a number per PE, 10x10, wse2", 16, 16, "predicted",
-        lambda: rounds(10, "wse2")),
-    Row("round of a stencil of a number per PE, 10x10, wse3", 23, 23, "predicted",
-        lambda: rounds(10, "wse3")),
+    *(
+        Row(f"round of a stencil of a number per PE, {n}x{n}, {arch}", cycles, cycles, kind,
+            lambda n=n, arch=arch: rounds(n, arch))
+        for n, kind, *both in PUBLISHED_ROUNDS
+        for arch, cycles in zip(("wse2", "wse3"), both, strict=True)
+    ),
 ]  # fmt: skip
 PUBLISHED_STENCILS = {  # cycles of the corner and of an inner PE
     ("wse2", 8): (1420, 1797), ("wse2", 16): (3495, 4140), ("wse2", 22): (7936, 8782),

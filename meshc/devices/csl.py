@@ -78,10 +78,10 @@ class Targets:
 
 
 @cache
-def statement_cycles() -> dict[str, int]:
-    """Cycles of statements by what they do, on every device that takes CSL."""
+def statement_cycles(arch: str = USUAL) -> dict[str, int]:
+    """Cycles of statements by what they do, on devices with this name of the CSL compiler."""
     read = toml_of("meshc.devices", "csl.toml")
-    return {name: entry["value"] for name, entry in read.items()}
+    return {name: entry.get("value", entry.get(arch)) for name, entry in read.items()}
 
 
 def targets(own: Device, portable: bool = False) -> Targets:

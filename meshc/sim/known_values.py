@@ -14,12 +14,10 @@ from typing import NamedTuple
 
 from meshc.sim import ir
 from meshc.sim.control_flow import expressions, inside, sets
+from meshc.sim.held_numbers import Held, Place, place_of
 from meshc.sim.products import copies, is_wide, largest, narrow
 from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.unrolling import Functions, counter_of, set_by, size_in_place, unrolled
-
-Place = int | None
-"""A variable by its address; None is memory that only the run knows."""
 
 
 class _Value(NamedTuple):
@@ -46,17 +44,23 @@ class KnownValues:
         self._moved: list[set[Hashable]] = []
         self._copies: dict[str, str] = {}
         self._narrow: set[int] = set()
+        self.numbers: Held = {}
+        self._function = ""
+        self._held: list[frozenset[int]] = []
 
     def begin(self, function: ir.Function, functions: Functions) -> None:
-        """At the beginning of a function, one of ``functions``, nothing is known."""
+        """At the beginning of a function, one of ``functions``, nothing is known but the numbers
+        that all of its callers have in registers."""
         self._values, self._copies = {}, copies(function)
+        self._function = function.name
+        self._held = [self.numbers.get((function.name, None), frozenset())]
         self._narrow = {id(node) for node in narrow(function)}
         self._unrolled = unrolled(function, functions, self.costs, self._parts, self._within)
         self.forget()
 
     def size_in_place(self, function: ir.Function, functions: Functions) -> int | None:
         """Operations of a function that is written in the place of its calls; None of another."""
-        self._values, self._copies = {}, {}
+        self._values, self._copies, self._held = {}, {}, [frozenset()]
         return size_in_place(function, functions, self.costs, self._parts, self._within)
 
     def binary(self, node: ir.Bin) -> int:
@@ -69,7 +73,9 @@ class KnownValues:
         changed, counter = set_by(loop), counter_of(loop)
         moved: set[Hashable] = set()
         self._moved.append(moved)
-        before = each = 0
+        held = self.numbers.get((self._function, loop.label), frozenset()) - self._held[-1]
+        self._held.append(self._held[-1] | held)
+        before, each = len(held) * (self.costs.operation + self.costs.scalar), 0
         for node in largest(loop, lambda part: self._may_move(part, changed, counter)):
             value = self._value(node)
             if self._is_moved(value):
@@ -103,6 +109,7 @@ class KnownValues:
         self.moved_out(loop)
         yield
         self._moved.pop()
+        self._held.pop()
 
     def enter(self, loop: ir.Loop) -> bool:
         """At the beginning of a pass of ``loop``; whether its passes are written out."""
@@ -116,6 +123,7 @@ class KnownValues:
         """After the last pass of ``loop``."""
         self.forget()
         self._moved.pop()
+        self._held.pop()
         self._counters.discard(self._unrolled.get(loop.label, ""))
 
     def repeats(self, node: ir.Expr) -> bool:
@@ -123,6 +131,8 @@ class KnownValues:
         value = self._value(node)
         if value.key is None:
             return False
+        if self._is_held(node):
+            return True
         if value.locals and not value.places and value.locals <= self._counters:
             return True
         if value.key in self._known or self._is_moved(value):
@@ -130,10 +140,21 @@ class KnownValues:
         self._known[value.key] = value
         return False
 
+    def operand(self, node: ir.Expr) -> int:
+        """Cycles of an operand of a vector operation, what it is apart."""
+        return 0 if self._is_held(node) else self.costs.operand(node)
+
+    def _is_held(self, node: ir.Expr) -> bool:
+        """Whether ``node`` is a number that is in a register for all of a loop."""
+        match node:
+            case ir.Load(addr=ir.Const(value=addr)):
+                return addr in self._held[-1]
+        return False
+
     def after(self, stmt: ir.Stmt) -> None:
         """A statement has been carried out; choices and loops see to themselves."""
         if isinstance(stmt, ir.Store):
-            place = _place(stmt.addr)
+            place = place_of(stmt.addr)
             self._keep(lambda value: not value.places or _apart(value, place))
             self.repeats(ir.Load(stmt.type, stmt.addr))
         elif not _leaves_memory(stmt):
@@ -190,7 +211,7 @@ class KnownValues:
                 return _Value(("local", name), frozenset((name,)), frozenset())
             case ir.Load():
                 found = self._joined(("load", kind), (node.addr,))
-                return found._replace(places=found.places | {_place(node.addr)})
+                return found._replace(places=found.places | {place_of(node.addr)})
             case ir.Bin():
                 return self._joined((node.op, kind), (node.left, node.right))
             case ir.Un():
@@ -209,15 +230,6 @@ class KnownValues:
             frozenset().union(*(value.locals for value in values)),
             frozenset().union(*(value.places for value in values)),
         )
-
-
-def _place(addr: ir.Expr) -> Place:
-    """The variable that an address lies in: that of a scalar, or where an array begins."""
-    if isinstance(addr, ir.Const):
-        return int(addr.value)
-    if isinstance(addr, ir.Bin) and addr.op == "+" and isinstance(addr.left, ir.Const):
-        return int(addr.left.value)
-    return None
 
 
 def _apart(value: _Value, place: Place) -> bool:

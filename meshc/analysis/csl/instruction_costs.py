@@ -1,10 +1,10 @@
 """What operations cost, to choose between ways of writing a kernel and to predict programs.
 
 Lanes per cycle are numbers of the device, stride classes the vendor's documented ones; what is the
-same on all wafers is in ``devices/csl.toml``, each with kind and source: the measured or assumed
-cycles that ``docs/sim.md`` lists, the same for which the simulator is calibrated on published
-points. None is fitted to cycles of whole programs; ``docs/performance.md`` says how close
-predictions come.
+same on all wafers, or on those of an architecture, is in ``devices/csl.toml``, each with kind and
+source: the measured or assumed cycles that ``docs/sim.md`` lists, the same for which the simulator
+is calibrated on published points. None is fitted to cycles of whole programs;
+``docs/performance.md`` says how close predictions come.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TAKEN = 3 + STORE  # an element of an array into a variable: two loads, an addit
 COMPARED = 2 + BRANCH  # one case of a switch: load, comparison, branch
 JOIN = 2 * EFFECT  # a task that joins two ends, once it runs: blocked again, a signal
 RESUME = EFFECT + CALLED  # the task that goes on, once it runs: blocked again, a call
-FABRIC = OPERATION  # one with a fabric operand; on WSE-3 a second cycle is hidden
+FABRIC = OPERATION  # one with a fabric operand; on WSE-3 a second cycle is hidden by its code
 RELAY = _OF["relay"]
 UNROLLED = _OF["unrolled"]
 PASS = _OF["pass"]
@@ -78,6 +78,11 @@ class Costs:
     def load(self) -> int:
         """A register loaded from a descriptor that is made at run time."""
         return int(self.device.real("register_load_cycles"))
+
+    @property
+    def awaited(self) -> int:
+        """The set-up of a transfer that its task awaits, which follows its first word."""
+        return statement_cycles(str(self.device.csl_arch))["awaited"]
 
     @property
     def hop(self) -> int:

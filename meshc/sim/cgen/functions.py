@@ -65,6 +65,7 @@ class CFunctionWriter(VectorWriter):
             ),
             *(frozenset(found) for found in (self.framed, facts.blocking, facts.cyclic)),
             frozenset(facts.fabric_registers),
+            frozenset(self.held.numbers.items()),
         )
 
     # --- functions ---

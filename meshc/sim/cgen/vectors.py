@@ -10,6 +10,7 @@ from meshc.sim.cgen.expressions import CExpressions, Places, PythonCalls, member
 from meshc.sim.cgen.marked_constants import descriptors, integer, mark_statement, state
 from meshc.sim.control_flow import Facts, analyse, reaching
 from meshc.sim.descriptors import Dsd
+from meshc.sim.held_numbers import held_numbers
 from meshc.sim.program import PeProgram
 from meshc.sim.scalar_costs import ScalarCosts
 from meshc.sim.sema import csl_types as ty
@@ -40,6 +41,7 @@ class VectorWriter(CExpressions):
         self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
         self.by_name = {f.name: f for f in program.functions}
         self.facts: Facts = analyse(program)
+        self.held.numbers = held_numbers(program, self.facts.pointer_targets, scalar)
         self.framed = reaching(self.facts.calls, self.facts.blocking | self.facts.cyclic)
         self.lines: list[str] = []
         self.depth = 0
@@ -108,7 +110,7 @@ class VectorWriter(CExpressions):
         if options.index is None and not options.is_async:
             row = self._row(stmt.operands)
         operands = self._operands(stmt.operands) if row is None else ""
-        self.cost += sum(self.scalar.operand(o) for o in stmt.operands)
+        self.cost += sum(self.held.operand(o) for o in stmt.operands)
         self._flush()
         if row is not None:
             form, head = "_row", f"p, {op}, {row}, {place}"

@@ -83,6 +83,11 @@ class Operation:
         """Whether the operation reads the fabric or a FIFO, or writes a FIFO."""
         return bool(self.channels or self.fifos_in) or isinstance(self.dst, Fifo)
 
+    @property
+    def _sets_up(self) -> bool:
+        """Whether the set-up begins once the first word is there: that of a microthread is over."""
+        return bool(self.channels) and not self.is_async
+
     def occupy(self, ut: int | None) -> None:
         """Take a microthread: the given one, else that of a register or of a queue.
 
@@ -238,6 +243,7 @@ class Operation:
         """Compute ``count`` elements."""
         pe, spec = self.pe, self.spec
         start, last_in = max(self.t, now), 0
+        begins = pe.costs.fabric_in if self._sets_up and not self.done_count else 0
         arrays = []
         for source, kind in zip(self.srcs, spec.types[1:], strict=True):
             dtype = DTYPES[kind]
@@ -246,7 +252,7 @@ class Operation:
             elif isinstance(source, FabIn):
                 raw, first, last = pe.channel_of(source).take(
                     -(-count // self._per_wavelet(source.simd)))  # fmt: skip
-                start, last_in = max(start, first), max(last_in, last)
+                start, last_in = max(start, first + begins), max(last_in, last)
                 arrays.append(unpack(raw, dtype, source.simd, count))
             elif isinstance(source, Fifo):
                 arrays.append(self._pop(source, dtype, count))
@@ -335,7 +341,8 @@ class Operation:
         assert isinstance(self.dst, FabOut)
         period = max(1, (end - start) // len(words))
         first = end - (len(words) - 1) * period - 1
-        self.pe.send(self.dst, words, max(start, first) + self.pe.costs.relay, period)
+        relay = 0 if self._sets_up else self.pe.costs.relay
+        self.pe.send(self.dst, words, max(start, first) + relay, period)
 
     def _finish(self) -> None:
         """All elements done: leave the queues and tell whoever waits, at time ``t``."""

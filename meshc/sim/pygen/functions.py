@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.sim import ir
 from meshc.sim.control_flow import Facts, analyse
+from meshc.sim.held_numbers import held_numbers
 from meshc.sim.program import PeProgram
 from meshc.sim.pygen.expressions import ExpressionWriter
 from meshc.sim.scalar_costs import ScalarCosts
@@ -19,6 +20,7 @@ class FunctionWriter(ExpressionWriter):
         self.by_name = {f.name: f for f in program.functions}
         self.numbers = {f.name: i + 1 for i, f in enumerate(program.functions)}
         self.facts: Facts = analyse(program)
+        self.held.numbers = held_numbers(program, self.facts.pointer_targets, scalar)
         self.lines: list[str] = []
         self.places: list[str] = []
         self.depth = 1
@@ -244,7 +246,7 @@ class FunctionWriter(ExpressionWriter):
 
     def _vector(self, stmt: ir.VectorOp) -> None:
         operands = ", ".join(self.operand(o) for o in self._operands(stmt.operands))
-        self.cost += sum(self.scalar.operand(o) for o in stmt.operands)
+        self.cost += sum(self.held.operand(o) for o in stmt.operands)
         self._flush()
         options = stmt.options
         result = f"{stmt.result.name} = " if stmt.result is not None else ""

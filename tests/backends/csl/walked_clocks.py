@@ -275,9 +275,13 @@ class Timing:
 
     def _relay(self, op: Relay, cores: Mask, words: int) -> None:
         """What a relay sends on follows what it receives."""
-        message = self._received(op.channel, cores)
-        first = np.maximum(message.first, self.clock + costs.FABRIC) + costs.RELAY
-        last = np.maximum(message.last + costs.RELAY, first + words - 1)
+        message, start = self._received(op.channel, cores), self.clock + costs.FABRIC
+        if self.transfers.of_token[op.result].at_once:
+            first = np.maximum(message.first + self.costs.awaited, start)
+            last = np.maximum(message.last, first + words - 1)
+        else:
+            first = np.maximum(message.first, start) + costs.RELAY
+            last = np.maximum(message.last + costs.RELAY, first + words - 1)
         self.messages[op.onward].append(self._carry(op.onward, cores, first, last))
         self.pending[op.result].since = np.where(cores, last, self.clock)
 
@@ -349,7 +353,10 @@ class Timing:
         name = channel_in(one.op)
         assert name is not None
         message = self._received(name, one.cores)
-        return np.maximum(message.last + 1, one.since + costs.FABRIC + one.words)
+        start = one.since + costs.FABRIC
+        if self.transfers.of_token[one.op.result].at_once:
+            start = np.maximum(start, message.first + self.costs.awaited)
+        return np.maximum(message.last + 1, start + one.words)
 
 
 def _joined(group: Group, ends: dict[Value, Clock], left: Clock, join: int) -> Clock:

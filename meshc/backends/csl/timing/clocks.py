@@ -418,8 +418,13 @@ class Timing:
     def _relay(self, one: _Pending, op: Relay) -> None:
         """What a relay sends on follows what it receives."""
         last, lead = self.messages.take(op.channel, self.part)
-        first = np.maximum(last - lead, self.clock + self.fabric.start) + self.fabric.relay
-        last = np.maximum(last + self.fabric.relay, first + (one.words - 1))
+        start, fabric = self.clock + self.fabric.start, self.fabric
+        if self.transfers.of_token[op.result].at_once:
+            first = np.maximum(last - lead + fabric.awaited, start)
+            last = np.maximum(last, first + (one.words - 1))
+        else:
+            first = np.maximum(last - lead, start) + fabric.relay
+            last = np.maximum(last + fabric.relay, first + (one.words - 1))
         self._carry(op.onward, last, last - first)
         one.since = last
 
@@ -515,6 +520,8 @@ class Timing:
             return one.since
         name = channel_in(one.op)
         assert name is not None
-        last, _ = self.messages.take(name, one.part)
+        last, lead = self.messages.take(name, one.part)
         end = one.since + (self.fabric.start + one.words)
+        if self.transfers.of_token[one.op.result].at_once:
+            np.maximum(end, last - lead + (self.fabric.awaited + one.words), out=end)
         return np.maximum(end, last + 1, out=end)

@@ -22,12 +22,14 @@ from meshc.ir.ops.tile import Compute, For
 @dataclass(frozen=True)
 class Fabric:
     """Cycles of what happens between cores: a ``hop``, the ``ramps`` at both ends of a way, the
-    ``start`` of a transfer's operation and a ``relay``; picking a ``task``, a task that joins two
-    ends and the one that goes on, and ending a turn."""
+    ``start`` of a transfer's operation, of one that a task has ``awaited`` from the first word on,
+    and a ``relay``; picking a ``task``, a task that joins two ends and the one that goes on, and
+    ending a turn."""
 
     hop: int
     ramps: int = 0
     start: int = 0
+    awaited: int = 0
     relay: int = 0
     task: int = 0
     join: int = 0
@@ -45,6 +47,7 @@ class Prices:
             hop=found.hop,
             ramps=2 * found.ramp,
             start=costs.FABRIC,
+            awaited=found.awaited,
             relay=costs.RELAY,
             task=found.task,
             join=found.task + costs.JOIN,

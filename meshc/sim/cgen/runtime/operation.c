@@ -179,12 +179,16 @@ void worked(operation *o, int64_t start, int64_t end)
     o->t = end;
 }
 
+/* Whether the set-up begins once the first word is there: that of a microthread is over. */
+static int sets_up(const operation *o) { return o->channel_count && !o->is_async; }
+
 /* Wavelets leave evenly, the last one at end. */
 void send_words(operation *o, words *payload, int64_t start, int64_t end)
 {
     int64_t n = payload->count, period = max64(1, (end - start) / n);
     int64_t first = end - (n - 1) * period - 1;
-    send(o->p, &o->operands[0], payload, max64(start, first) + o->p->m->costs.relay, period);
+    int64_t relay = sets_up(o) ? 0 : o->p->m->costs.relay;
+    send(o->p, &o->operands[0], payload, max64(start, first) + relay, period);
 }
 
 static void fifo_push(fifo *f, const cell *in, int64_t n, operation *o)
@@ -263,6 +267,7 @@ void step(operation *o, int64_t count, int64_t now)
     pe *p = o->p;
     machine *m = p->m;
     int64_t start = max64(o->t, now), last_in = 0, first, last;
+    int64_t begins = sets_up(o) && !o->done_count ? m->costs.fabric_in : 0;
     column columns[3];
     cell scalars[3];
     for (int k = 1; k <= o->sources; k++) {
@@ -276,7 +281,7 @@ void step(operation *o, int64_t count, int64_t now)
             if (!c->bursts.count || burst_left(queue_at(&c->bursts, 0)) < wavelets)
                 csl_fault(p, o->place, "two operands of an operation read the same color");
             channel_take(m, c, wavelets, &raw[0].w, &first, &last);
-            start = max64(start, first);
+            start = max64(start, first + begins);
             last_in = max64(last_in, last);
             cells_of_words(&raw[0].w, count, o->op, k, d->simd, out);
             columns[k - 1] = (column){out, 1};
