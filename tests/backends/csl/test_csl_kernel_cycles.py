@@ -68,6 +68,32 @@ def test_predicted_cycles(kernel, place, tmp_path, monkeypatch):
     assert report["predicted_cycles"] == pytest.approx(cycles, rel=0.02, abs=2)
 
 
+OF_THE_RUN = """module @one level(tile) holds(channels_matched) {
+  dims R = 8
+  scalars pos = 1..8
+  mesh y = 1, x = 1
+  buffer %a : f16[8, 8] {role = in}
+  buffer %b : f16[8, 8] {role = in}
+  buffer %c : f16[8, 8] {role = out}
+  port @a in f16[R, R] : %a {lanes = [i, j], element = [i, j]}
+  port @b in f16[R, R] : %b {lanes = [i, j], element = [i, j]}
+  port @c out f16[R, R] : %c {lanes = [i, j], element = [i, j]}
+  program @main {
+    tile.gemm %c[0 +: pos, 0 +: pos], %a[0 +: pos], %b[0 +: pos] """
+OF_THE_RUN += "{accumulate = true, transposed = true}\n  }\n}\n"
+
+
+def test_a_product_in_blocks_has_no_rows_left_where_all_are_full(tmp_path, monkeypatch):
+    """Rows and columns that no block holds count as often as there are some at full length."""
+    files = emit({"main": tile_text(OF_THE_RUN, "wse3")})
+    report = json.loads(files["report.json"])
+    assert "(@range(i16, pos % 8)) |column|" in files["main.csl"]
+    tensors = {name: np.ones(shape, np.float32) for name, shape in report["inputs"].items()}
+    options = ["--pos", "8"]
+    _, cycles = run_files(files, tensors, tmp_path, monkeypatch, options=options)
+    assert report["predicted_cycles"] == pytest.approx(cycles, rel=0.1)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.every_case
 def test_a_choice_counts_what_statements_take(kernel):

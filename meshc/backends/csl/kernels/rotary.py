@@ -182,9 +182,7 @@ class Rotary:
         found: list[csl.Statement] = []
         for rows in stretches(pairs[0].dims[place], block, "row"):
             part = [cut(window, place, rows.start, rows.length) for window in pairs]
-            loop = rows.loop
-            turned = self.code.steps(turning_steps(self.costs, *part))
-            found += turned if loop is None else self.code.over(rows.variable, loop, turned)
+            found += self.code.over_stretch(rows, self.code.steps(turning_steps(self.costs, *part)))
         return found
 
     def _array(self, name: str, size: int, dtype: DType) -> Window:

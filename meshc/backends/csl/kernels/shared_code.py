@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import CODES
 from meshc.analysis.csl.held import Place, places
 from meshc.analysis.csl.memory import WIDENED, scratch_type, stored_bytes
@@ -86,12 +87,21 @@ class SharedCode:
             found = self.over(variable, dim, found)
         return [*found]
 
-    def over(self, variable: str, dim: Dim, body: csl.Statements) -> list[csl.Statement]:
-        """``body`` in a loop over ``dim``."""
+    def over(
+        self, variable: str, dim: Dim, body: csl.Statements, passes: int | None = None
+    ) -> list[csl.Statement]:
+        """``body`` in a loop over ``dim``, whose ``passes`` count where there is room for no more
+        (default: its extent)."""
         if dim.count is None:
             return repeat(variable, dim.extent, body)
         count = expression(dim.count, self.descriptors.spell)
-        return [csl.loop(variable, count, body, dim.extent)]
+        return [csl.loop(variable, count, body, dim.extent if passes is None else passes)]
+
+    def over_stretch(self, stretch: Stretch, body: csl.Statements) -> list[csl.Statement]:
+        """``body`` as often as ``stretch`` has it."""
+        if stretch.loop is None:
+            return [*body]
+        return self.over(stretch.variable, stretch.loop, body, stretch.times)
 
     def function(
         self, verb: str, about: Window, params: Iterable[str], body: csl.Statements

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from meshc.analysis.csl import products
-from meshc.analysis.csl.blocks import Stretch
 from meshc.analysis.csl.codes import KERNEL
 from meshc.analysis.csl.factors import Product, call
 from meshc.analysis.csl.instruction_costs import Costs
@@ -274,7 +273,7 @@ class Kernels:
                 csl.when(csl.infix(number, ">", 0), self._zeros(inner.b, missing, number), share=0)
             )
         body += self._mapped(inner, AT_CALL, plan.rebased)
-        return body if columns.loop is None else self.code.over("column", columns.loop, body)
+        return self.code.over_stretch(columns, body)
 
     def _zeros(self, packed: Window, missing: Expr, number: csl.Expression) -> list[csl.Statement]:
         """The ``missing`` last columns of ``packed`` rows set to zero, row by row or column by
@@ -304,11 +303,7 @@ class Kernels:
 
     def _outer(self, plan: Plan) -> list[csl.Statement]:
         """Loops over blocks of rows, columns and depth, as far as they are not taken at once."""
-
-        def over(stretch: Stretch, body: list[csl.Statement]) -> list[csl.Statement]:
-            dim = stretch.loop
-            return body if dim is None else self.code.over(stretch.variable, dim, body)
-
+        over = self.code.over_stretch
         rows, columns, depths = products.outer_parts(plan.product, plan.depth, plan.block)
         found: list[csl.Statement] = []
         for row in rows:
