@@ -195,18 +195,21 @@ def _known_with(
 
 
 def as_emitted(device: Device) -> Device:
-    """``device`` with what stages, steps and operations of emitted programs take, where it has CSL:
-    the numbers of its file are those of published programs, whose text is not ours."""
+    """``device`` with what stages, relays, steps and operations of emitted programs take, where it
+    has CSL: the numbers of its file are those of published programs, whose text is not ours. A core
+    awaits the transfers of a chain, so that their set-ups follow their first words."""
     if device.csl_arch is None:
         return device
     costs = Costs(device)
-    stage = 2 * costs.ramp + csl.FABRIC + walked(1)
+    stage = 2 * costs.ramp + csl.FABRIC + walked(1) + costs.awaited + 1
     resumed = costs.task + csl.RESUME + costs.task + csl.JOIN
-    numbers = {
+    numbers: dict[str, float] = {
         "route_cycles": stage,
         "step_cycles": csl.LOOP_OF_CASES + resumed + walked(2) + _CASES,
         "op_cycles": walked(2) + csl.LOOP + csl.MOVED,
     }
+    if device.link.relay_cycles is not None:
+        numbers["relay_cycles"] = costs.relay
     told = {name: Number(value, "calibrated", _SOURCE) for name, value in numbers.items()}
     return replace(device, numbers={**device.numbers, **told})
 

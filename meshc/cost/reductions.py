@@ -76,22 +76,50 @@ def tree_groups(size: int, phases: int) -> tuple[int, ...]:
 
 
 def reduce_cost(
-    groups: tuple[int, ...], words: int, device: Device, work: Cost | None = None
+    groups: tuple[int, ...],
+    words: int,
+    device: Device,
+    work: Cost | None = None,
+    size: int | None = None,
 ) -> Cost:
-    """Until the first core has the sum."""
-    link = device.link
+    """Until the first of ``size`` cores (default: as many as the groups have) has the sum."""
+    if work is None and device.link.relay_cycles is not None:
+        return _relayed_cost(groups, words, device, prod(groups) if size is None else size)
     stride, total = 1, Cost()
     for group in groups:
-        hops = Cost(transfer=(group - 1) * stride * link.hop_cycles)
+        hops = Cost(transfer=(group - 1) * stride * device.link.hop_cycles)
         if work is not None:
             total += (shifts(1, words, 0, device) + work) * (group - 1) + hops
-        elif group > 1 and link.relay_cycles is not None:
-            relayed = Cost(stages=(group - 2) * (link.relay_cycles - link.hop_cycles))
-            total += message(words, 0, device) + relayed + hops
         else:
             total += shifts(group - 1, words, 0, device) + hops
         stride *= group
     return total
+
+
+def _relayed_cost(groups: tuple[int, ...], words: int, device: Device, size: int) -> Cost:
+    """The same where words flow through a chain. The last group of a phase may have fewer cores:
+    its first has the sum earlier, and is the farthest of its group in the next phase."""
+    whole = last = Cost()
+    stride, cores = 1, size
+    for group in groups:
+        chains = ceil_div(cores, group)
+        left = cores - (chains - 1) * group
+        if left > 1:
+            near = _chain(left - 1, stride, words, device)
+            far = _chain(left, stride, words, device)
+            last = max(whole + near, last + far, key=lambda cost: cost.total)
+        whole = last if chains == 1 else whole + _chain(group, stride, words, device)
+        stride, cores = stride * group, chains
+    return last
+
+
+def _chain(cores: int, stride: int, words: int, device: Device) -> Cost:
+    """Until the first of so many ``cores``, ``stride`` apart, has the sum of all; of one core until
+    it has added what has come."""
+    link = device.link
+    assert link.relay_cycles is not None
+    relays = max(0, cores - 2) * (link.relay_cycles - link.hop_cycles)
+    return message(words, (cores - 1) * stride, device) + Cost(stages=relays)
 
 
 def tree_cost(
@@ -99,7 +127,7 @@ def tree_cost(
 ) -> Cost:
     """A K-tree all_reduce, its multicast included; ``work`` is what a core does with a message
     before it sends on, where that is more than to add."""
-    return reduce_cost(groups, words, device, work) + message(words, size, device)
+    return reduce_cost(groups, words, device, work, size) + message(words, size, device)
 
 
 def folded_cost(
@@ -119,7 +147,7 @@ def folded_cost(
     back = message(words, reach - segment, device)
     if segment:
         back += message(words, segment, device)
-    return reduce_cost(groups, words, device, work) + meeting + back
+    return reduce_cost(groups, words, device, work, reach) + meeting + back
 
 
 def ring_cost(size: int, part: int, device: Device, dealing: Cost = NOTHING, hops: int = 2) -> Cost:

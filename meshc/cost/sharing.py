@@ -189,4 +189,4 @@ def _rooted_cost(
     groups: tuple[int, ...], size: int, words: int, device: Device, work: Cost | None
 ) -> Cost:
     """A tree whose sum stays on the first core."""
-    return reduce_cost(groups, words, device, work)
+    return reduce_cost(groups, words, device, work, size)

@@ -83,8 +83,9 @@ def test_regions_work_on_different_requests():
 def test_numbers_that_were_asked_for_are_told_and_no_others():
     module, _ = chosen("decode")
     inputs = {one.name: one for one in searched(module).inputs}
-    assert inputs["relay_cycles"].kind == "published" and inputs["relay_cycles"].value == 6
-    assert inputs["route_cycles"].source.startswith("set-ups of emitted statements")
+    assert inputs["hop_cycles"].kind == "datasheet" and inputs["relay_cycles"].value == 6
+    for name in ("relay_cycles", "route_cycles"):
+        assert inputs[name].source.startswith("set-ups of emitted statements")
     assert "cores_x" not in inputs
     device = module.the_device()
     for name in ("relay_cycles", "hop_cycles", "f16_lanes_per_cycle"):

@@ -10,6 +10,7 @@ from meshc.cost import reductions
 from meshc.devices import device
 
 MESH = device("ideal").with_numbers(step_cycles=0)
+WSE2 = device("wse2")
 
 
 def reduced(size, groups):
@@ -56,6 +57,28 @@ def test_candidates_keep_segments_apart(size, segments):
         assert len(groups) == 1 or prod(groups[:-1]) < size
         apart += size // segments in strides((*groups, 1))
     assert apart >= 1 and len({len(groups) for groups in found}) == len(found)
+
+
+def when_reduced(size, groups, words, found):
+    """When position 0 has the sum, core by core: each waits for its own and for what comes."""
+    link, ready, stride = found.link, [0.0] * size, 1
+    each = link.relay_cycles - link.hop_cycles
+    for group in groups:
+        for first in range(0, size, stride * group):
+            cores = range(first, min(first + stride * group, size), stride)
+            ways = [n * stride * link.hop_cycles + max(0, n - 1) * each for n in range(len(cores))]
+            if len(cores) > 1:
+                last = max(ready[core] + way for core, way in zip(cores, ways, strict=True))
+                ready[first] = last + link.route_cycles + words
+        stride *= group
+    return ready[0]
+
+
+@given(st.integers(2, 300), st.integers(1, 4), st.integers(1, 40))
+def test_groups_of_fewer_cores_have_their_sums_earlier(size, phases, words):
+    groups = reductions.tree_groups(size, phases)
+    found = reductions.reduce_cost(groups, words, WSE2, size=size).total
+    assert found == pytest.approx(when_reduced(size, groups, words, WSE2))
 
 
 def test_more_words_or_cores_never_cost_less():

@@ -85,6 +85,12 @@ class Costs:
         return statement_cycles(str(self.device.csl_arch))["awaited"]
 
     @property
+    def relay(self) -> float:
+        """A relay that its task awaits, from word to word with its hop; what it sends on leaves
+        once it is set up."""
+        return (self.device.link.relay_cycles or 0) - RELAY + self.awaited
+
+    @property
     def hop(self) -> int:
         """From router to router."""
         return int(self.device.link.hop_cycles)
