@@ -335,14 +335,15 @@ class Timing:
 
     def _moved(self, under_way: list[_Pending]) -> Clock:
         """When a core has moved all words of its transfers, one a cycle, in the cycles that its
-        vector steps leave."""
-        begun = np.full(self.clock.shape, np.inf)
-        words, steps = np.zeros(self.clock.shape), np.zeros(self.clock.shape)
+        vector steps leave, from whichever of them on."""
+        latest = np.zeros(self.clock.shape)
         for one in under_way:
-            first = one.cores & (one.since < begun)
-            begun[first], steps[first] = one.since[first], one.steps[first]
-            words[one.cores] += one.words
-        return np.where(words > 0, begun + self.steps - steps + words, 0.0)
+            words = np.zeros(self.clock.shape)
+            for other in under_way:
+                words[other.cores & (other.since >= one.since)] += other.words
+            end = one.since + self.steps - one.steps + words
+            latest = np.where(one.cores, np.maximum(latest, end), latest)
+        return latest
 
     def _end(self, one: _Pending) -> Clock:
         """When a transfer ends on each core."""

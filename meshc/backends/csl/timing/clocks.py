@@ -490,22 +490,34 @@ class Timing:
 
     def _moved(self, under_way: list[_Pending]) -> Clock:
         """When a core has moved all words of its transfers, one a cycle, in the cycles that its
-        vector steps leave."""
-        if under_way and all(map(self._begins, under_way)):
+        vector steps leave: those of each transfer, and of all that began no earlier, behind its
+        beginning."""
+        latest, owed = np.zeros(self.clock.shape), 0
+        if all(map(self._begins, under_way)):
             # They began one after the other, on all cores that are there.
-            oldest, owed = under_way[0], sum(one.words for one in under_way)
-            return oldest.since + (self.steps - oldest.steps + owed)
-        begun = np.full(self.clock.shape, np.inf)
-        words, steps = np.zeros(self.clock.shape), np.zeros(self.clock.shape)
-        for one in under_way:
-            here, cores = self.part.index_of(one.part), one.part.cores
-            first = one.since < begun[here]
-            if cores is not None:
-                first &= cores
-            begun[here] = np.where(first, one.since, begun[here])
-            steps[here] = np.where(first, one.steps, steps[here])
-            words[here] += one.words if cores is None else np.where(cores, one.words, 0)
-        return np.where(words > 0, begun + self.steps - steps + words, 0.0)
+            for one in reversed(under_way):
+                owed += one.words
+                latest = np.maximum(latest, one.since + (self.steps - one.steps + owed))
+            return latest
+        begun = [self._from(one) for one in under_way]
+        for one, since in zip(under_way, begun, strict=True):
+            words = sum(
+                np.where(other >= since, behind.words, 0)
+                for behind, other in zip(under_way, begun, strict=True)
+            )
+            here = self.part.index_of(one.part)
+            end = (since + self.steps + words)[here] - one.steps
+            latest[here] = np.maximum(latest[here], end)
+        return latest
+
+    def _from(self, one: _Pending) -> Clock:
+        """When the cores that are there began a transfer; before everything where they did not."""
+        found = np.full(self.clock.shape, -np.inf)
+        cores = one.part.cores
+        found[self.part.index_of(one.part)] = (
+            one.since if cores is None else np.where(cores, one.since, -np.inf)
+        )
+        return found
 
     def _begins(self, one: _Pending) -> bool:
         """Whether a transfer began when its statement was run, on all cores that are there."""
