@@ -7,6 +7,7 @@ import pytest
 
 import meshc
 from meshc.analysis.tasks.shares import share
+from meshc.analysis.tasks.tiles import CACHE_PAGE
 from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Piece
 from meshc.cost.tasks.work import work_of
 from meshc.ir.ops import task, tile
@@ -88,6 +89,14 @@ def test_a_small_program_by_hand():
     assert [[p.bytes // token for p in t.pieces] for t in tokens.tasks] == [[2, 2], [2, 1]]
     assert {(p.kind, p.looked_up) for t in tokens.tasks for p in t.pieces} == {("attention", 32)}
     assert loop.body[1].bytes == 4 * 8192 + 7 * token + 2048
+
+
+@pytest.mark.parametrize(("page", "tiles"), [(1, 16), (16, 32), (64, 32)])
+def test_pages_say_how_many_tiles_are_looked_up_together(page, tiles):
+    module = parsed(SMALL)
+    module.options[CACHE_PAGE] = page
+    tokens = work_of(module, {"pos": 7})[2].body[1].families[1]
+    assert {p.looked_up for task in tokens.tasks for p in task.pieces} == {tiles}
 
 
 def test_meetings_are_those_of_the_module():

@@ -9,6 +9,7 @@ import pytest
 from layer_kinds import BOUND, Kind, check, compiled, expected, weights_of
 from reduced import only
 
+from meshc.analysis.tasks.tiles import CACHE_PAGE
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json, gpu_divisions
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, SCHEDULES, Mode
 from meshc.backends.cuda.step_times import predicted, step_with_full_caches
@@ -174,6 +175,11 @@ def test_the_step_is_one_kernel_and_its_predicted_time_is_told(options, tmp_path
     time = predicted(result.modules["decode"])
     assert time.startswith("predicted ") and " with 63 tokens before it" in time
     assert told.message.endswith(time) and result.summary()[-1].endswith(time)
+
+
+def test_predictions_know_pages_that_are_not_as_usual(tmp_path):
+    module = compiled(tmp_path, (PLAIN,), page=1).modules["decode"]
+    assert module.options[CACHE_PAGE] == 1
 
 
 def test_a_dataflow_has_the_clusters_that_are_predicted_to_be_fastest(tmp_path):

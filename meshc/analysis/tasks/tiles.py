@@ -32,11 +32,16 @@ mc_tasks.cuh)."""
 RUN_TOKENS, LOOKING_LANES = 16, 32
 """Cached tokens that lie in one page, as long as pages are no smaller; and lanes of a warp, each of
 which looks up the page of one such run (Pages in mc_tasks.cuh)."""
+CACHE_PAGE, USUAL_PAGE = "cache_page", 16
+"""The option of a module that says how many tokens a page of caches has where that is not the usual
+number."""
 
 
-def looked_up_together(tokens: int) -> int:
-    """Tiles of so many cached ``tokens`` whose pages a warp looks up at once."""
-    return max(LOOKING_LANES // -(-tokens // RUN_TOKENS), 1)
+def looked_up_together(tokens: int, page: int = USUAL_PAGE) -> int:
+    """Tiles of so many cached ``tokens`` whose pages, of ``page`` tokens, a warp looks up at once:
+    at least one."""
+    runs = -(-tokens // min(page, RUN_TOKENS))
+    return max(LOOKING_LANES // runs, 1)
 
 
 def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:

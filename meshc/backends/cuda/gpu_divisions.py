@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
+from meshc.analysis.tasks.tiles import CACHE_PAGE, USUAL_PAGE
 from meshc.backends.cuda.memory import GpuIsTooSmall
 from meshc.backends.cuda.step_times import step_with_full_caches
 from meshc.backends.cuda.tasks.ring_room import QueriesDoNotFit
@@ -129,8 +130,11 @@ class Divisions:
         return best[0]
 
     def dealt(self, given: Module) -> Module:
-        """``given`` behind the passes of the graph, that of a rank of several."""
+        """``given`` behind the passes of the graph, that of a rank of several; it says how long
+        pages are that are not as usual."""
         graph, gpus = clone_module(given), self._options.gpus
+        if self._options.page != USUAL_PAGE:
+            graph.options[CACHE_PAGE] = self._options.page
         kept = self.request.keep_quantised
         chosen = {n: s for n, s in self.request.settings().items() if n == CODING}
         chosen |= {DEALING: dealing(graph, gpus, kept)} if gpus > 1 else {}

@@ -20,7 +20,9 @@ from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES
 from meshc.analysis.tasks.accesses import routed_of
 from meshc.analysis.tasks.routing import experts_of
 from meshc.analysis.tasks.tiles import (
+    CACHE_PAGE,
     MOST_TOGETHER,
+    USUAL_PAGE,
     columns_are_copied,
     looked_up_together,
     neighbours,
@@ -424,7 +426,8 @@ class _Family:
             of_floats = read.view.buffer in self.coded
             many, together = rows * self.taken(stream), 1
             if read.below is not None:
-                together = looked_up_together(along(read.view, read.dim)[1])
+                page = int(self.module.option(CACHE_PAGE, USUAL_PAGE))
+                together = looked_up_together(along(read.view, read.dim)[1], page)
             return Piece(0, "attention", many, of_floats=of_floats, looked_up=together)
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))

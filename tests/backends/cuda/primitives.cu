@@ -127,6 +127,14 @@ extern "C" __global__ void __launch_bounds__(32, 1) neighbours(const int* ahead,
 }
 MC_EXPORT(neighbours)
 
+// Tiles whose pages lanes look up at once.
+extern "C" __global__ void __launch_bounds__(32, 1) pages_at_once(int* tiles) {
+    tiles[0] = mc::Pages<16, 2, 32>::AT_ONCE, tiles[1] = mc::Pages<64, 1, 16>::AT_ONCE;
+    tiles[2] = mc::Pages<1, 2, 32>::AT_ONCE, tiles[3] = mc::Pages<1, 1, 64>::AT_ONCE;
+    tiles[4] = mc::Pages<1, 1, 2>::AT_ONCE, tiles[5] = mc::Pages<16, 2, 2>::AT_ONCE;
+}
+MC_EXPORT(pages_at_once)
+
 extern "C" __global__ void __launch_bounds__(32, 1) warps(const float* x, float* y) {
     const float v = x[mc::lane()];
     y[mc::lane()] = mc::warp_sum(v);

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from meshc.analysis.tasks.tiles import looked_up_together
 from meshc.backends.cuda import toolchain_for
 from meshc.backends.cuda.executor import CXX, QUICK, ExecutorError, Grid, Library, Mode, modes
 
@@ -95,6 +96,14 @@ def test_neighbours_begin_with_every_fourth_token_of_a_request(counts):
         library("primitives").run("neighbours", grid, arguments, mode)
         wanted = [len(firsts), *firsts, len(ahead)]
         assert found.tolist() == wanted + [-1] * (len(found) - len(wanted)), mode
+
+
+def test_predictions_know_how_many_tiles_have_their_pages_looked_up_at_once():
+    found = np.zeros(6, np.int32)
+    library("primitives").run("pages_at_once", Grid(1, 32, 1, 0), [found])
+    shapes = (16, 32), (64, 16), (1, 32), (1, 64), (1, 2), (16, 2)
+    assert [looked_up_together(tokens, page) for page, tokens in shapes] == [*found]
+    assert [*found] == [16, 32, 1, 1, 16, 32]
 
 
 def test_warps_exchange_values():
