@@ -173,7 +173,7 @@ struct TileAttention {
 #pragma unroll 1
         for (int first = 0; first < OWN; first += AT_ONCE) {
             const float* places[AT_ONCE];
-            float v[AT_ONCE][8] = {};
+            float v[AT_ONCE][8];
             u32 wanted = 0;
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) {

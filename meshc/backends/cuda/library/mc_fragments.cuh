@@ -196,7 +196,7 @@ struct Filled {
     }
 
     // The thread's N chunks from its ``first``th on, all asked for before one is waited for, read as ``words`` are
-    // (mc_words.cuh). Chunks that there are not are left alone.
+    // (mc_words.cuh). Chunks that there are not are zeros.
     template <int N, class Words>
     static MC_INLINE void load_own(const float* vector, int first, u32 me, float (&v)[N][8], const Words& words) {
         const float* from[N];
@@ -205,12 +205,7 @@ struct Filled {
         for (int n = 0; n < N; n++) {
             const int k = ((int)me + (first + n) * WORKERS) * 8;
             from[n] = vector + k;
-            if ((first + n + 1) * WORKERS * 8 <= WIDTH || k < WIDTH) {
-                wanted |= 1u << n;
-            } else if (WIDTH % 16 && k < 8 * CHUNKS) {
-#pragma unroll
-                for (int i = 0; i < 8; i++) v[n][i] = 0.0f;
-            }
+            if ((first + n + 1) * WORKERS * 8 <= WIDTH || k < WIDTH) wanted |= 1u << n;
         }
         words.eights(from, wanted, v);
     }

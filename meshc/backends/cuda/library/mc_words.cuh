@@ -128,13 +128,24 @@ MC_INLINE void words_at(const float* p, u32 (&v)[4]) {
     else load_words((const u32*)p, v);
 }
 
+template <int N>
+MC_INLINE void clear(float (&v)[N][8]) {
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[n][i] = 0.0f;
+    }
+}
+
 // Floats as they are, which blocks have met to exchange.
 struct Plain {
     static constexpr int MOST = 6;  // eights of a thread that its registers have room for
 
-    // Eight neighbours from each of N places whose bit ``wanted`` has.
+    // Eight neighbours from each of N places whose bit ``wanted`` has, and zeros of the others: registers that may or
+    // may not be given would keep what they had since the layer before.
     template <int N>
     MC_INLINE void eights(const float* const (&from)[N], u32 wanted, float (&v)[N][8]) const {
+        clear(v);
 #pragma unroll
         for (int n = 0; n < N; n++) {
             if (!(wanted >> n & 1)) continue;
@@ -181,6 +192,7 @@ struct Tagged {
 
     template <int N>
     MC_INLINE void eights(const float* const (&from)[N], u32 wanted, float (&v)[N][8]) const {
+        clear(v);
         for (u32 left = MOST_POLLS;;) {
             const float* missing = nullptr;
 #pragma unroll
@@ -257,10 +269,12 @@ private:
     }
 };
 
-// One word from each of N places whose bit ``wanted`` has, each with a tag of its own.
+// One word from each of N places whose bit ``wanted`` has, each with a tag of its own, and zeros of the others.
 template <int BITS, bool GPUS = false, int N>
 MC_INLINE void need(const float* const (&from)[N], const u32 (&tags)[N], u32 wanted, float (&v)[N]) {
     u32 left = MOST_POLLS;
+#pragma unroll
+    for (int n = 0; n < N; n++) v[n] = 0.0f;
     for (u32 missing = wanted; missing;) {
 #pragma unroll
         for (int n = 0; n < N; n++) {
