@@ -9,6 +9,7 @@ from latent_decoders import LatentDecoder
 from task_steps import Judge
 
 from meshc.backends.cuda.executor import CXX
+from meshc.backends.cuda.tasks.families import MOST_TASKS
 from meshc.support.diagnostics import MeshcError
 
 SMALL = Decoder(hidden=32, heads=2, groups=1, lanes=16, features=32, words=20, layers=1)
@@ -27,6 +28,12 @@ LATENT = LatentDecoder(32, 2, 32, 24, 8, 16, 32, 20, 1, 0)
 def test_other_shapes_are_refused(changes, words, tmp_path):
     with pytest.raises(MeshcError, match=words):
         Judge.of(replace(DRAWN, **changes), 1, tmp_path)
+
+
+def test_more_tasks_than_are_counted_are_refused(tmp_path):
+    drawn = replace(DRAWN, decoder=replace(SMALL, words=MOST_TASKS + 16), rows=1)
+    with pytest.raises(MeshcError, match=r"\[cuda-shape\]: the phase .* tasks, and 4194304 are"):
+        Judge.of(drawn, 1, tmp_path)
 
 
 def test_more_parts_than_a_head_has_lanes_are_refused(tmp_path):

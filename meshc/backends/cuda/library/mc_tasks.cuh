@@ -4,13 +4,14 @@
 
 namespace mc {
 
-// The tasks of a phase that a block runs, in order. Runs differ by one task at the most.
+// The tasks of a phase that a block runs, in order. Runs differ by one task at the most. Tasks times blocks have 32 bits:
+// a division of 64 would be a call.
 struct Run {
     int begin, end;
 
     MC_INLINE explicit Run(int tasks) {
-        begin = (int)((long long)tasks * block() / blocks());
-        end = (int)((long long)tasks * (block() + 1) / blocks());
+        begin = (int)((u32)tasks * block() / blocks());
+        end = (int)((u32)tasks * (block() + 1) / blocks());
     }
 
     // Those of a family, whose tasks are numbers ``from`` .. ``to`` of the phase.

@@ -21,6 +21,8 @@ from meshc.support.diagnostics import fail
 
 NOT_UNROLLED = "#pragma unroll 1"
 """In front of loops over tasks, so that a layer has room in the cache of instructions."""
+MOST_TASKS = 1 << 22
+"""Of a phase: times blocks, of which no grid has more than a thousand, they have 32 bits."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,7 +166,11 @@ class Phase:
         return self.families[-1].end
 
     def run(self) -> str:
-        """The declaration of the tasks that are a block's."""
+        """The declaration of the tasks that are a block's. Raises ``cuda-shape`` for more tasks
+        than are counted."""
+        if self.tasks > MOST_TASKS:
+            words = f"the phase {self.name} has {self.tasks} tasks, and {MOST_TASKS} are counted"
+            fail("cuda-shape", words)
         if self.groups:
             return f"const mc::ClusterRun<CLUSTER> mine({self.groups}, {self.tasks});"
         if any(family.routed is not None for family in self.families):
