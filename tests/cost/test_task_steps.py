@@ -204,14 +204,25 @@ def test_the_ring_is_what_columns_leave():
     assert times.ring(190_000) == Ring(4, 3)
 
 
-@pytest.mark.parametrize(("batch", "tiles"), [(1, 13), (8, 9)])
-def test_the_ring_is_that_of_the_kernel(batch, tiles):
+@pytest.mark.parametrize(
+    ("options", "tiles", "size"),
+    [
+        ({"batch": 1}, 13, 16384),
+        ({"batch": 8}, 9, 16384),
+        # Vectors come beside weights, codes in whole blocks, scales beside rows of caches.
+        ({"batch": 8, "keep_quantised": ("all=int4_128",)}, 7, 19968),
+        ({"batch": 1, "kv_dtype": "fp8_e4m3"}, 12, 16896),
+    ],
+)
+def test_the_ring_is_that_of_the_kernel(options, tiles, size):
     """A layer of Llama-2-7B, whose vectors leave so many tiles."""
-    asked = {"phase": "decode", "seq": 64, "dtype": "f16", "layers": 1, "batch": batch}
+    asked = {"phase": "decode", "seq": 256, "dtype": "f16", "layers": 1, **options}
     made = meshc.compile("llama-2-7b", target="cuda", device="h200", **asked)
-    found = step_time(made.modules["decode"], {"pos": 63})
+    found = step_time(made.modules["decode"], {"pos": 255})
+    text = made.files["step.cu"]
+    assert f"constexpr int STAGES = {tiles};" in text
+    assert f"constexpr int TILE_BYTES = {size};" in text
     assert found.ring.tiles == tiles
-    assert f"constexpr int STAGES = {tiles};" in made.files["step.cu"]
 
 
 def test_memory_gives_what_was_measured_of_it():

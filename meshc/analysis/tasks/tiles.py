@@ -66,11 +66,17 @@ def coded_tile_blocks(device: Device, rows: int, vectors: int) -> int:
     return -(-tile_bytes(device) // (MOST_TOGETHER * rows + vectors))
 
 
+def streamed_tile_bytes(device: Device, rows: int, vectors: int, coded: bool) -> int:
+    """Bytes of a tile that has place for blocks of as many row groups as are multiplied at once, of
+    ``rows`` bytes each, and for ``vectors`` bytes beside those of each block."""
+    together = coded_tile_blocks(device, rows, vectors) if coded else STREAMED_BLOCKS
+    return together * (MOST_TOGETHER * rows + vectors)
+
+
 def streamed_copy_bytes(device: Device, rows: int, vectors: int, groups: int, coded: bool) -> int:
     """Bytes of a copy of one row group, where as many blocks of ``groups`` of them, of ``rows``
     bytes each, are asked for at once as a tile has place for with ``vectors`` bytes beside."""
-    together = coded_tile_blocks(device, rows, vectors) if coded else STREAMED_BLOCKS
-    place = together * (MOST_TOGETHER * rows + vectors)
+    place = streamed_tile_bytes(device, rows, vectors, coded)
     return place // (groups * rows + vectors) * rows
 
 

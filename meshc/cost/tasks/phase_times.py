@@ -161,7 +161,9 @@ def time_of_work(
     phases = {id(phase): phase for group, *_ in groups for phase in group}
     blocks = max((phase.blocks for phase in phases.values()), default=0) or device.cores
     families = [family for phase in phases.values() for family in phase.families]
-    ring = ring or times.ring(max((f.held for f in families if times.fits(f.held)), default=0))
+    held = max((f.held for f in families if times.fits(f.held)), default=0)
+    pieces = {piece for f in families for one in f.tasks for piece in one.pieces}
+    ring = ring or times.ring(held, max(map(times.place, pieces), default=0))
     placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
     runs = [
         met(joined([placed[id(phase)] for phase in group]), group, meeting, times)

@@ -25,9 +25,9 @@ class Piece:
     the query heads of a key head, twice so many where keys are values too. ``filled`` is the share
     of the rows of a tensor core's fragment that a product uses. Numbers are made of what is
     ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
-    of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought. Of tiles of
-    cached tokens so many are ``looked_up`` together, and so many ``tokens`` of a batch attend to
-    each, one after the other."""
+    of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought, in tiles of
+    ``place`` bytes, these among them. Of tiles of cached tokens so many are ``looked_up`` together,
+    and so many ``tokens`` of a batch attend to each, one after the other."""
 
     bytes: int
     kind: Kind = "copy"
@@ -36,6 +36,7 @@ class Piece:
     coded: Coded | None = None
     vectors: float = 0.0
     copied: int = 0
+    place: int = 0
     of_floats: bool = False
     looked_up: int = 1
     tokens: int = 1

@@ -128,23 +128,31 @@ class TileTimes:
         """Bytes of a tile."""
         return self.device.whole("tile_bytes")
 
-    def ring(self, held: int) -> Ring:
-        """The ring that the memory of a block has room for beside ``held`` bytes of columns. It has
-        at least a tile more than are on their way, whether there is room or not: see
-        :meth:`fits`."""
-        return Ring(max(min(self._room(held), MOST_TILES), self.flying + 1), self.flying)
+    def ring(self, held: int, place: int = 0) -> Ring:
+        """The ring that the memory of a block has room for beside ``held`` bytes of columns, with
+        ``place`` bytes for each tile, where that is more than usual. It has at least a tile more
+        than are on their way, whether there is room or not: see :meth:`fits`."""
+        place = max(-(-place // FRAGMENT_BYTES) * FRAGMENT_BYTES, self.tile)
+        flying = -(-self.device.bytes_in_flight // place)
+        tiles = (self.device.whole("memory_bytes") - held - BESIDE_RING) // place
+        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying)
+
+    def place(self, piece: Piece) -> int:
+        """Bytes that a tile of ``piece`` has of the ring: of cached tokens those of the longest
+        run."""
+        if piece.kind == "attention":
+            return piece.bytes
+        return piece.place or self.size(piece)
 
     def fits(self, held: int) -> bool:
         """Whether the memory of a block has room for ``held`` bytes of columns and a ring."""
-        return self._room(held) > self.flying
+        room = self.device.whole("memory_bytes") - held - BESIDE_RING
+        return room // self.tile > self.flying
 
     @property
     def flying(self) -> int:
         """Tiles that are on their way to a block at once: as many as keep memory busy."""
         return -(-self.device.bytes_in_flight // self.tile)
-
-    def _room(self, held: int) -> int:
-        return (self.device.whole("memory_bytes") - held - BESIDE_RING) // self.tile
 
     def ready(self, read: float, brings: bool) -> float:
         """Seconds until a block has made of the bytes that it read at a meeting what its tasks

@@ -27,6 +27,7 @@ from meshc.analysis.tasks.tiles import (
     looked_up_together,
     neighbours,
     streamed_copy_bytes,
+    streamed_tile_bytes,
 )
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
@@ -324,7 +325,8 @@ class _Family:
         if not self.streamed:
             return tasks
         vectors, width = self.left()
-        each = max(-(-len(self.run(tasks)) // self.module.the_device().cores), 1)
+        device = self.module.the_device()
+        each = max(-(-len(self.run(tasks)) // device.cores), 1)
         together = -(-each // -(-each // MOST_TOGETHER))
         rows = max(sum(p.bytes for p in one.pieces if p.kind == "product") for one in tasks)
         share = DType.F16.bytes * vectors * width / together / max(rows, 1)
@@ -332,21 +334,22 @@ class _Family:
         def beside(piece: Piece) -> Piece:
             if piece.kind != "product":
                 return piece
-            return replace(piece, vectors=share, copied=self.copy_bytes(piece.coded, together))
+            block = self.streamed_block(piece.coded)
+            copied = streamed_copy_bytes(device, *block, together, piece.coded is not None)
+            place = streamed_tile_bytes(device, *block, piece.coded is not None)
+            return replace(piece, vectors=share, copied=copied, place=place)
 
         kinds = {
             one: replace(one, pieces=tuple(map(beside, one.pieces))) for one in dict.fromkeys(tasks)
         }
         return tuple(kinds[one] for one in tasks)
 
-    def copy_bytes(self, coded: Coded | None, together: int) -> int:
-        """Bytes of a copy of rows, of which so many groups are multiplied ``together``."""
+    def streamed_block(self, coded: Coded | None) -> tuple[int, int]:
+        """Bytes of a block of rows, and those of the vectors beside it."""
         rows, fragments = FRAGMENT_BYTES, 1
         if coded is not None:
             rows, fragments = coded.bytes, coded.groups * coded.fragments
-        vectors = DType.F16.bytes * FRAGMENT * self.left()[0] * fragments
-        device = self.module.the_device()
-        return streamed_copy_bytes(device, rows, vectors, together, coded is not None)
+        return rows, DType.F16.bytes * FRAGMENT * self.left()[0] * fragments
 
     def run(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """Those of ``tasks`` that are dealt: of experts those of chosen ones."""
