@@ -22,7 +22,7 @@ from meshc.support.diagnostics import fail
 NOT_UNROLLED = "#pragma unroll 1"
 """In front of loops over tasks, so that a layer has room in the cache of instructions."""
 MOST_TASKS = 1 << 22
-"""Of a phase: times blocks, of which no grid has more than a thousand, they have 32 bits."""
+"""Tasks of a phase at most: 32 bits hold them, times blocks, of which no grid has a thousand."""
 
 
 @dataclass(frozen=True, eq=False)
