@@ -300,13 +300,16 @@ class Library:
 
 
 def _given(arguments: Sequence[Argument], gpus: int) -> ct.Array[_Given]:
-    """Where the arrays of a launch lie, and which arguments of a GPU they are."""
+    """Where the arrays of a launch lie, in the order of their memory, and which arguments of a GPU
+    they are: of those in one memory the first argument comes last."""
     found = []
     for n, argument in enumerate(arguments):
         if isinstance(argument, np.ndarray):
             memory, place = memory_of(argument), n % (len(arguments) // gpus)
-            around = (0, 0) if memory is None else (memory.begin, memory.end)
-            found.append(_Given(argument.ctypes.data, *around, argument.nbytes, place))
+            at, size = argument.ctypes.data, argument.nbytes
+            around = (at, at + size) if memory is None else (memory.begin, memory.end)
+            found.append(_Given(at, *around, size, place))
+    found.sort(key=lambda one: (one.begin, -one.argument))
     return (_Given * len(found))(*found)
 
 

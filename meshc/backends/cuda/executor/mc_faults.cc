@@ -3,6 +3,8 @@
 
 #include <signal.h>
 
+#include <algorithm>
+
 namespace mc {
 
 // Whether ``bytes`` at ``p`` lie within the array.
@@ -11,20 +13,25 @@ static bool holds(const Given& array, const void* p, size_t bytes) {
     return at < array.bytes && bytes <= array.bytes - at;
 }
 
-// An array whose memory, pages around it included, has ``p``; null where none does.
+// The last array whose memory, pages around it included, has ``p``; null where none does.
 static const Given* around(const void* p) {
-    for (u32 n = 0; n < machine.given_count; n++) {
-        const Given& array = machine.given[n];
-        if (p >= array.begin && p < array.end) return &array;
+    const Given* const all = machine.given;
+    const auto before = [](const void* p, const Given& array) { return p < array.begin; };
+    const Given* const behind = std::upper_bound(all, all + machine.given_count, p, before);
+    return behind != all && p < behind[-1].end ? behind - 1 : nullptr;
+}
+
+// Whether ``bytes`` at ``p`` lie within an array of the memory whose ``last`` array is given.
+static bool held(const Given* last, const void* p, size_t bytes) {
+    for (const Given* one = last;; one--) {
+        if (holds(*one, p, bytes)) return true;
+        if (one == machine.given || one[-1].begin != last->begin) return false;
     }
-    return nullptr;
 }
 
 bool is_given(const void* p, size_t bytes) {
-    for (u32 n = 0; n < machine.given_count; n++) {
-        if (holds(machine.given[n], p, bytes)) return true;
-    }
-    return false;
+    const Given* const last = around(p);
+    return last && held(last, p, bytes);
 }
 
 void check_given(const void* p, size_t bytes, const char* what) {
@@ -44,8 +51,8 @@ void check_given(const void* p, size_t bytes, const char* what) {
 }
 
 void check_around(const void* p, size_t bytes, bool write) {
-    if (!machine.given || is_given(p, bytes) || !around(p)) return;
-    report(p, write ? "writes" : "reads");
+    const Given* const last = around(p);
+    if (last && !held(last, p, bytes)) report(p, write ? "writes" : "reads");
 }
 
 // ---- Signals --------------------------------------------------------------------------------------

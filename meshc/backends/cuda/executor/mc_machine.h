@@ -127,7 +127,7 @@ struct Copy {
 };
 
 // An array of the device that a launch was given as one of its arguments; its memory and what lies around
-// that, which no other array has, goes from ``begin`` to ``end``.
+// that, which only arrays have that lie in it too, goes from ``begin`` to ``end``.
 struct Given {
     const unsigned char *at, *begin, *end;
     u64 bytes, argument;
@@ -165,7 +165,7 @@ struct Machine {
     size_t shared_bytes;  // of a block, rounded up to pages
     char message[512];
     bool failed;
-    const Given* given;  // null: the host does not say
+    const Given* given;  // in the order in which they lie; null: the host does not say
     u32 given_count;
 };
 
