@@ -56,9 +56,8 @@ def drawn(form: CodeFormat, count: int) -> CodedRows:
         rng.integers(0, 60, (count, WIDTH // form.elements(part))).astype(np.float32)
         for part in form.parts
     ]
-    return CodedRows(
-        form, rows(codes.view(FLOATS.get(form.codes, codes.dtype))), [*map(rows, numbers)]
-    )
+    held = rows(codes.view(FLOATS.get(form.codes, codes.dtype)))
+    return CodedRows(form, held, [*map(rows, numbers)], "bf16")
 
 
 def packing(form: CodeFormat, count: int, repeats: int) -> Packing:

@@ -229,7 +229,8 @@ def coded_noise(weight: Weight) -> NDArray[np.uint16]:
         shape = rows, width // form.elements(part)
         coded = 16 + (form.scale_zero if part == SCALES else 0)
         numbers.append(np.full(shape, coded if kind is DType.U8 else own[part]))
-    found = CodedRows(form, Rows.whole(codes), [Rows.whole(one) for one in numbers])
+    held = Rows.whole(codes), [Rows.whole(one) for one in numbers]
+    found = CodedRows(form, *held, weight.dtype)
     words = np.empty(found.words, np.uint16)
     found.fill(words)
     return words

@@ -4,7 +4,7 @@ blocks have room, or that which is predicted to be fastest."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, prod
 
 from meshc.analysis.tasks.tiles import CACHE_PAGE, USUAL_PAGE
@@ -34,8 +34,9 @@ PARTS = (4, 8, 2, 1)
 the order in which they are tried: a block that reads a part begins earlier, and more do where all
 of it leaves no room for the ring."""
 PARTS_OF_CODES = (1, 4, 8, 2)
-"""The same where weights stay quantised: a part takes fewer bytes then, and is predicted to take
-less than what blocks save that need not wait for all (docs/step-times.md)."""
+"""The same where weights stay quantised, of the first two of which the one that is predicted to be
+faster is tried first: with parts a ring has room for more tiles, which only those wait for that
+take less to decode than to come (docs/step-times.md)."""
 COLUMN_PARTS = (1, 4, 8)
 """The same where left sides lie in memory: whole, or in parts that are copied where a block has no
 room for all of them, and whose sums others add."""
@@ -155,10 +156,10 @@ class Divisions:
         merge = columns or _records_bytes(whole) > MOST_RECORDS
         many = graph.dims.get(BATCH, 1) >= LEAST_COLUMNS
         many = many and not (cluster or columns)
+        division = _Division(1, merge, cluster, together, columns)
         refusals = []
-        wide = PARTS_OF_CODES if self.request.keep_quantised else PARTS
-        for parts in wide if not columns else (1,):
-            division = _Division(parts, merge, cluster, together, columns)
+        for parts in self._parts(graph, division) if not columns else (1,):
+            division = replace(division, parts=parts)
             made = self._meeting(graph, division, written)
             if not isinstance(made, MeshcError):
                 if many and not self.trial:
@@ -179,6 +180,18 @@ class Divisions:
                 self.report.remark("columns-in-memory", words)
                 return made[0]
         raise next(filter(of_memory, reversed(refusals)), refusals[-1])
+
+    def _parts(self, graph: Module, division: _Division) -> tuple[int, ...]:
+        """Into how many parts wide products may be divided, in the order to try."""
+        if not self.request.keep_quantised:
+            return PARTS
+        if self.trial or LENGTH in graph.scalars:
+            return PARTS_OF_CODES
+
+        def seconds(parts: int) -> float:
+            return self._seconds(graph, replace(division, parts=parts))
+
+        return (*sorted(PARTS_OF_CODES[:2], key=seconds), *PARTS_OF_CODES[2:])
 
     def _or_columns(
         self,

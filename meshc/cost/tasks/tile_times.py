@@ -54,8 +54,8 @@ OF_CODES = {
     (DType.U6, DType.BF16): 27,
     (DType.U8, DType.F16): 9,
     (DType.U8, DType.BF16): 30,
-    (DType.E4M3, DType.F16): 12,
-    (DType.E4M3, DType.BF16): 20,
+    (DType.E4M3, DType.F16): 9.75,
+    (DType.E4M3, DType.BF16): 13.75,
     (DType.E2M1, DType.F16): 15,
     (DType.E2M1, DType.BF16): 18,
 }

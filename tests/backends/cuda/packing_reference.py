@@ -154,14 +154,14 @@ def coded(weight, sources):
         *matrix, row, block = index
         rows = slice(16 * row, 16 * row + 16)
         codes = found[0][(*matrix, rows, slice(block * group, (block + 1) * group))]
-        data = b"".join(of_lanes(codes, bits, weight["codes"]))
+        data = b"".join(of_lanes(codes, bits, weight["codes"], weight["dtype"]))
         for kind, values in zip(numbers, found[1:], strict=True):
             data += struct.pack(f"<16{kind}", *values[(*matrix, rows, block)])
         packed.append(np.frombuffer(data, np.uint16))
     return np.stack(packed).reshape(weight["shape"])
 
 
-def of_lanes(codes, bits, form):
+def of_lanes(codes, bits, form, dtype):
     """The words of lanes: as many as four of one lane lie together."""
     fragments = codes.shape[1] // 16
     words = {}
@@ -182,17 +182,35 @@ def of_lanes(codes, bits, form):
                 )
         else:
             for a, b in (pairs[:2], pairs[2:]):
-                halves = [half(e4m3(a[k]), e4m3(b[k])) for k in range(2)]
-                words.setdefault(lane, []).append(halves[0] | halves[1] << 16)
+                pairs_of_word = [[e4m3(code) for code in pair] for pair in (a, b)]
+                words.setdefault(lane, []).append(of_floats(*pairs_of_word, SHIFTS[dtype]))
     together = min(len(words[0]), 4)
     for first in range(0, len(words[0]), together):
         for lane in range(32):
             yield struct.pack(f"<{together}I", *words[lane][first : first + together])
 
 
-def half(first, second):
-    """Signs of the second and the first code, then their other bits."""
-    return (second >> 7) << 15 | (first >> 7) << 14 | (second & 127) << 7 | first & 127
+SHIFTS = {"f16": (7, 8, 1), "bf16": (4, 4, -4)}
+"""By type how far the last bit of a code is from that of a half, and the two shifts."""
+
+
+def of_floats(first, second, shifts):
+    """The word that has the bits of the second codes in their places, and for which those of the
+    first codes differ in two shifts of it: from the highest bit, of which one shift knows nothing,
+    every further bit of the word that is asked for follows."""
+    last, *both = shifts
+    places = [16 * half + (15 if bit == 7 else last + bit) for half in (0, 1) for bit in range(8)]
+    found = {at: second[at // 16] >> n % 8 & 1 for n, at in enumerate(places)}
+    wanted = {at: first[at // 16] >> n % 8 & 1 for n, at in enumerate(places)}
+    for _ in places:
+        for at, bit in wanted.items():
+            here = [at - by for by in both if 0 <= at - by < 32]
+            unknown = [one for one in here if one not in found]
+            if len(unknown) == 1:
+                known = sum(found[one] for one in here if one in found)
+                found[unknown[0]] = (bit + known) % 2
+    assert len(found) == 32
+    return sum(bit << at for at, bit in found.items())
 
 
 def e4m3(number):

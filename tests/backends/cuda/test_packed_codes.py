@@ -16,7 +16,7 @@ FLOATS = {DType.E4M3: E4M3, DType.E2M1: E2M1}
 WIDTH, GROUPS = 512, 3
 
 
-def drawn(form):
+def drawn(form, dtype="f16"):
     """Groups of rows of two matrices in any order, some rows zeros, of every code there is."""
     rng = np.random.default_rng(7)
     of = rng.integers(-1, 2, 16 * GROUPS)
@@ -33,7 +33,7 @@ def drawn(form):
         for part in form.parts
     ]
     codes = rows(held.view(FLOATS.get(form.codes, np.uint8)))
-    return held, CodedRows(form, codes, [*map(rows, numbers)])
+    return held, CodedRows(form, codes, [*map(rows, numbers)], dtype)
 
 
 def filled(rows):
@@ -43,11 +43,15 @@ def filled(rows):
 
 
 @pytest.mark.every_case
-@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
-def test_both_pack_the_same_and_refuse_what_is_no_code(form, monkeypatch):
+@pytest.mark.parametrize(
+    ("form", "dtype"),
+    [(form, "f16") for form in FORMS] + [(CODE_FORMATS["e4m3_32"], "bf16")],
+    ids=lambda of: getattr(of, "name", of),
+)
+def test_both_pack_the_same_and_refuse_what_is_no_code(form, dtype, monkeypatch):
     if codes._compiled("mc_codes", codes._Codes) is None:
         pytest.skip("there is no C compiler")
-    held, rows = drawn(form)
+    held, rows = drawn(form, dtype)
     found = filled(rows)
     asked = []
     with monkeypatch.context() as without:

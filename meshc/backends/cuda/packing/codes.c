@@ -6,7 +6,7 @@
 #include <string.h>
 
 enum { LANES = 8, SIDE = 16, QUARTERS = 4, WARP = 32, MOST_SPAN = 256 };
-enum { E4M3 = 0 }; /* in the place of bits of whole numbers */
+enum { E4M3_AS_F16 = 0, E4M3_AS_BF16 = 1 }; /* in the place of bits of whole numbers */
 enum { F32 = 0, F16 = 1, BF16 = 2, U8 = 3 };
 enum { REFUSED = 0, DONE = 1, NOT_HERE = 2 };
 
@@ -62,26 +62,51 @@ static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragment
   if (together == 2) put_units(units, sizeof *units, fragments, 4, lane, out);
 }
 
-/* Codes of eight bits, and floats. Returns bits where some are no number. */
-static inline uint16_t put_eights(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int floats,
-                                  size_t lane, uint8_t* out) {
-  uint16_t halves[MOST_SPAN], wrong = 0;
-  for (size_t n = 0; n < SIDE * fragments; ++n) {
-    const uint16_t v = (uint16_t)(b[n] << 8 | a[n]);
-    const uint16_t ordered = (uint16_t)((v & 0x8000) | (v & 0x80) << 7 | (v >> 1 & 0x3f80) | (v & 0x7f));
-    wrong |= (uint16_t)(((v & 0x7f7f) + 0x0101) & 0x8080);
-    halves[n] = floats ? ordered : v;
-  }
+/* Codes of eight bits. */
+static inline void put_eights(const uint8_t* a, const uint8_t* b, size_t fragments, int together, size_t lane,
+                              uint8_t* out) {
+  uint16_t halves[MOST_SPAN];
+  for (size_t n = 0; n < SIDE * fragments; ++n) halves[n] = (uint16_t)(b[n] << 8 | a[n]);
   if (together == 1) put_units(halves, QUARTERS * sizeof *halves, fragments, 1, lane, out);
   if (together == 2) put_units(halves, QUARTERS * sizeof *halves, fragments, 2, lane, out);
-  return wrong;
+}
+
+/* Two floats of eight bits, the bytes 0 and 2, at the place of floats of 16 bits whose fraction has ``at`` bits more. */
+static inline uint32_t placed(uint32_t two, int at) { return (two & 0x00800080) << 8 | (two & 0x007f007f) << at; }
+
+/* The second floats in their place, and in the bits left what makes of two shifts of the word the first ones. */
+static inline uint32_t joined(uint32_t first, uint32_t second, int as_bf16) {
+  if (!as_bf16) {
+    const uint32_t left = first ^ ((second << 8 ^ second << 1) & 0xbf80bf80);
+    return second | (left >> 8 & 0x003f003f) | (left >> 1 & 0x40404040);
+  }
+  const uint32_t left = first ^ ((second << 4 ^ second >> 4) & 0x87f087f0);
+  uint32_t twice = left >> 4 & 0x08080808; /* what both shifts bring somewhere */
+  twice ^= twice >> 8;
+  twice ^= twice >> 16;
+  return second | twice | (left << 4 & 0x70007000) | (left >> 4 & 0x00070007);
+}
+
+/* Floats of eight bits. Returns bits where some are no number. */
+static inline uint16_t put_floats(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int as_bf16,
+                                  size_t lane, uint8_t* out) {
+  uint32_t words[MOST_SPAN / 2], wrong = 0;
+  for (size_t n = 0; n < SIDE / 2 * fragments; ++n) {
+    const uint32_t first = a[2 * n] | (uint32_t)a[2 * n + 1] << 16, second = b[2 * n] | (uint32_t)b[2 * n + 1] << 16;
+    const int at = as_bf16 ? 4 : 7;
+    words[n] = joined(placed(first, at), placed(second, at), as_bf16);
+    wrong |= ((first & 0x007f007f) + 0x00010001) | ((second & 0x007f007f) + 0x00010001);
+  }
+  if (together == 1) put_units(words, 2 * sizeof *words, fragments, 1, lane, out);
+  if (together == 2) put_units(words, 2 * sizeof *words, fragments, 2, lane, out);
+  return (uint16_t)((wrong >> 16 | wrong) & 0x80);
 }
 
 /* All of a block of two rows: the lanes from ``lane`` on. Returns bits where some floats are no number. */
 static inline uint16_t put(const Codes* of, const uint8_t* a, const uint8_t* b, size_t lane, uint8_t* out) {
   const size_t fragments = of->span / SIDE;
-  if (of->bits == E4M3) return put_eights(a, b, fragments, of->together, 1, lane, out);
-  if (of->bits == 8) return (void)put_eights(a, b, fragments, of->together, 0, lane, out), 0;
+  if (of->bits <= E4M3_AS_BF16) return put_floats(a, b, fragments, of->together, of->bits, lane, out);
+  if (of->bits == 8) return put_eights(a, b, fragments, of->together, lane, out), 0;
   const int four = of->bits & 4, two = of->bits & 2;
   if (four) {
     put_fours(a, b, fragments, of->together, lane, out);
@@ -123,7 +148,7 @@ static inline int are_codes(const uint64_t* rows, size_t count, int bits) {
     own.bits = BITS;                                                                           \
     for (size_t group = 0; group < of->groups; ++group) {                                      \
       const uint64_t* rows = of->rows + SIDE * group;                                          \
-      uint16_t wrong = BITS % 8 && !are_codes(rows, of->blocks * of->span, BITS);              \
+      uint16_t wrong = BITS > E4M3_AS_BF16 && BITS < 8 && !are_codes(rows, of->blocks * of->span, BITS);              \
       for (size_t block = 0; block < of->blocks; ++block, out += of->bytes)                    \
         for (size_t lane = 0; lane < LANES; ++lane) {                                          \
           const uint8_t* upper = (const uint8_t*)(uintptr_t)rows[lane] + block * of->span;     \
@@ -138,7 +163,8 @@ static inline int are_codes(const uint64_t* rows, size_t count, int bits) {
 #define CODES_OF(NAME, WITH)                          \
   WITH static int NAME(const Codes* of, uint8_t* out) { \
     switch (of->bits) {                               \
-      ALL_OF(E4M3)                                    \
+      ALL_OF(E4M3_AS_F16)                             \
+      ALL_OF(E4M3_AS_BF16)                            \
       ALL_OF(2)                                       \
       ALL_OF(3)                                       \
       ALL_OF(4)                                       \

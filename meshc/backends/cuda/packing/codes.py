@@ -5,9 +5,10 @@ scale of each row, and in some formats a least number of each. Lane 4 g + q has 
 eight codes of the rows g and g + 8 that it has of a fragment (packing.fragments), as pairs 0 to 3
 of neighbours: of four bits one word, pair i being its codes i and i + 4 from the low end; of eight
 bits two words, the codes of pairs 0 and 1 in the order 0, 2, 1, 3, then those of pairs 2 and 3. Of
-e4m3 a word has in its low half the first codes of its two pairs, in its high half the second ones:
-from the high end the signs of the later and of the former pair's, then their other seven bits. The
-words of a lane for all columns of a block lie together, by fours at the most, lane behind lane.
+e4m3 a word has in its low half the first codes of its two pairs, in its high half the second ones,
+at the place of 16-bit floats of the type of the model (``_PLACES``): those of the later pair as the
+word is, those of the former where two shifts of it differ. The words of a lane for all columns of a
+block lie together, by fours at the most, lane behind lane.
 A C compiler makes of that what packs bytes that lie side by side; NumPy does the rest.
 """
 
@@ -40,6 +41,9 @@ _E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
 _BYTES = {DType.E4M3: E4M3, DType.E2M1: E2M1}
 """Elements of matrices of codes, a byte each, where these are no whole numbers."""
 _KINDS = {DType.F32: 0, DType.F16: 1, DType.BF16: 2, DType.U8: 3}
+_FLOATS = {"f16": 0, "bf16": 1}
+_PLACES = {"f16": 7, "bf16": 4}
+"""Bits behind the fraction of an e4m3 at the place of a float of 16 bits."""
 _REFUSED, _NOT_HERE = 0, 2
 """As in the C text."""
 _TOGETHER = 4
@@ -56,11 +60,12 @@ def block_words(form: CodeFormat) -> int:
 @dataclass(frozen=True)
 class CodedRows:
     """Rows of ``codes``, whole groups, and of what ``numbers`` has once for a group of them: scales
-    and perhaps least numbers."""
+    and perhaps least numbers. They are multiplied as ``dtype``, f16 or bf16."""
 
     form: CodeFormat
     codes: Rows
     numbers: Sequence[Rows]
+    dtype: str
 
     @property
     def words(self) -> int:
@@ -74,7 +79,7 @@ class CodedRows:
         rows = GROUP * max(1, most // of_group)
         for at in range(0, len(self.codes), rows):
             numbers = [one.part(at, rows) for one in self.numbers]
-            yield CodedRows(self.form, self.codes.part(at, rows), numbers)
+            yield CodedRows(self.form, self.codes.part(at, rows), numbers, self.dtype)
 
     def fill(self, target: Array) -> None:
         """Pack them into ``target``, ``[words]``. Raises ``quantised-weights-invalid``."""
@@ -84,7 +89,7 @@ class CodedRows:
         parts: list[Array] = []
         at = form.span * form.codes.bits // 8 * GROUP
         if not self._fill_codes(packed):
-            parts, at = [*_planes(code_bytes(_gathered(self.codes), form), form)], 0
+            parts, at = [*_planes(code_bytes(_gathered(self.codes), form), form, self.dtype)], 0
         for part in parts:
             held = part.reshape(groups, blocks, -1).view(np.uint8)
             packed[..., at : at + held.shape[-1]] = held
@@ -105,7 +110,7 @@ class CodedRows:
         zeros = np.zeros(self.codes.width, kind)
         at = self.codes.addresses(zeros)
         function = _compiled("mc_codes", _Codes)
-        bits = 0 if form.codes is DType.E4M3 else form.codes.bits
+        bits = _FLOATS[self.dtype] if form.codes is DType.E4M3 else form.codes.bits
         if at is None or function is None or kind != _BYTES.get(form.codes, np.uint8):
             return False
         rows = np.ascontiguousarray(at)
@@ -183,7 +188,7 @@ def coded_rows(weight: Weight, sources: Sequence[Array]) -> Iterator[CodedRows]:
         for first in range(0, len(sources), count)
     ]
     for codes, *numbers in zip(*parts, strict=True):
-        yield CodedRows(form, codes, numbers)
+        yield CodedRows(form, codes, numbers, weight.dtype)
 
 
 def code_bytes(values: Array, form: CodeFormat) -> NDArray[np.uint8]:
@@ -245,7 +250,7 @@ def _elements(values: NDArray[np.float32], kind: DType, form: CodeFormat) -> Arr
     return values.astype(_NUMBERS[kind])
 
 
-def _planes(codes: NDArray[np.uint8], form: CodeFormat) -> Iterator[Array]:
+def _planes(codes: NDArray[np.uint8], form: CodeFormat, dtype: str) -> Iterator[Array]:
     """Codes ``[rows, width]`` in the order in which lanes load them, block behind block: words of
     four bits of each or of all bits, and then, of other codes, two bits of each and one bit of
     each, as far as they have these."""
@@ -255,10 +260,9 @@ def _planes(codes: NDArray[np.uint8], form: CodeFormat) -> Iterator[Array]:
     turned = codes.reshape(shape).transpose(0, 3, 4, 2, 5, 6, 1, 7)
     lead = *turned.shape[:3], 32
     if form.codes is DType.E4M3:
-        second, first = (turned[..., half, :].astype(np.uint16) for half in (1, 0))
-        signs = (second & 0x80) << 8 | (first & 0x80) << 7
-        halves = signs | (second & 0x7F) << 7 | first & 0x7F
-        yield _words(np.ascontiguousarray(halves).reshape(*lead, 4).view(np.uint32), form)
+        own = turned.astype(np.uint32)
+        pairs = own[..., 0] | own[..., 1] << 16
+        yield _words(_joined(pairs[..., 0], pairs[..., 1], dtype).reshape(*lead, 2), form)
         return
     if form.codes is DType.U8:
         in_order = np.ascontiguousarray(turned.swapaxes(-1, -2))
@@ -283,6 +287,23 @@ def _plane(pairs: Array, bits: int, kind: type[np.unsignedinteger[Any]]) -> Arra
     shifts = own + np.array([0, 4 * bits], np.uint32)
     words: Array = (pairs.astype(np.uint32) << shifts).sum((-2, -1), dtype=np.uint32)
     return words.astype(kind)
+
+
+def _joined(first: Array, second: Array, dtype: str) -> Array:
+    """Words of two pairs of codes of e4m3, given as bytes 0 and 2 of words: the ``second`` one in
+    its place, and in the bits left what makes of two shifts of the word the ``first`` one."""
+    place = _PLACES[dtype]
+    first, second = (
+        (pair & 0x00800080) << 8 | (pair & 0x007F007F) << place for pair in (first, second)
+    )
+    if dtype == "f16":
+        left = first ^ (second << 8 ^ second << 1) & 0xBF80BF80
+        return second | left >> 8 & 0x003F003F | left >> 1 & 0x40404040
+    left = first ^ (second << 4 ^ second >> 4) & 0x87F087F0
+    twice = left >> 4 & 0x08080808  # what both shifts bring somewhere
+    twice ^= twice >> 8
+    twice ^= twice >> 16
+    return second | twice | left << 4 & 0x70007000 | left >> 4 & 0x00070007
 
 
 def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:

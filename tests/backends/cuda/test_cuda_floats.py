@@ -1,0 +1,56 @@
+"""Floats of eight bits as tensor cores are given them: every two that share bits of a word."""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from coded_caches import FLOATS
+from kernel_reference import from_kind
+
+from meshc.backends.cuda.executor import CXX, QUICK, Grid, Library
+from meshc.backends.cuda.packing import codes as packing
+from meshc.backends.cuda.packing.codes import CodedRows
+from meshc.backends.cuda.packing.matrix_rows import Rows
+from meshc.ir.codes import CODE_FORMATS
+from meshc.ir.stored import E4M3
+
+UNITS = {"f16": 2.0**8, "bf16": 1.0}
+
+
+@cache
+def library():
+    return Library((Path(__file__).parent / "floats.cu").read_text(), toolchain=QUICK)
+
+
+@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", UNITS)
+def test_every_two_of_a_word_are_what_they_stand_for(dtype, compiled, monkeypatch):
+    """Rows g and g + 8 of a column share bits, of even and of odd columns, beside any others; what
+    is no number is packed by nobody."""
+    if not compiled:
+        monkeypatch.setattr(packing, "_compiled", lambda *which: None)
+    rng = np.random.default_rng(0)
+    some = np.delete(np.arange(256, dtype=np.uint8), (0x7F, 0xFF))
+    first, second = (of.reshape(-1) for of in np.meshgrid(some, some, indexing="ij"))
+    rows = np.zeros((2, 8, 8192, 2), np.uint8)
+    for odd in (0, 1):
+        order = rng.permutation(rows[0, ..., odd].size)
+        for half, given in enumerate((first, second)):
+            rows[half, ..., odd] = np.resize(given, order.size)[order].reshape(8, 8192)
+    held = rows.reshape(16, 16384)
+    scales = np.zeros((16, 1024), np.float32)
+    form = CODE_FORMATS["e4m3_16"]
+    coded = CodedRows(form, Rows.whole(held.view(E4M3)), [Rows.whole(scales)], dtype)
+    packed = np.zeros(coded.words, np.uint16)
+    coded.fill(packed)
+    pairs = np.zeros((1024, 8, 4, 2, 2, 2), np.uint16)  # block, g, q, two columns, half, column
+    library().run(
+        f"decode_{dtype}", Grid(1, 32, 1, 0), [packed.view(np.uint8), np.int32(1024), pairs]
+    )
+    found = from_kind(pairs, dtype).transpose(4, 1, 0, 2, 3, 5).reshape(16, 16384)
+    magnitudes = np.concatenate([FLOATS, [np.nan]])
+    wanted = magnitudes[held & 0x7F] * np.where(held & 0x80, -1, 1)
+    assert (found * UNITS[dtype] == wanted).all()
+    assert (np.signbit(found) == np.signbit(wanted)).all()
