@@ -56,8 +56,8 @@ OF_CODES = {
     (DType.U8, DType.BF16): 30,
     (DType.E4M3, DType.F16): 9.75,
     (DType.E4M3, DType.BF16): 13.75,
-    (DType.E2M1, DType.F16): 15,
-    (DType.E2M1, DType.BF16): 18,
+    (DType.E2M1, DType.F16): 9.5,
+    (DType.E2M1, DType.BF16): 13.75,
 }
 """The same for codes of a type that are multiplied as another."""
 OF_SCALES, OF_UNITS = 17, 10

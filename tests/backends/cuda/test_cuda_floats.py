@@ -1,4 +1,4 @@
-"""Floats of eight bits as tensor cores are given them: every two that share bits of a word."""
+"""Floats of eight and four bits as tensor cores are given them: those that share bits of a word."""
 
 from functools import cache
 from pathlib import Path
@@ -13,9 +13,14 @@ from meshc.backends.cuda.packing import codes as packing
 from meshc.backends.cuda.packing.codes import CodedRows
 from meshc.backends.cuda.packing.matrix_rows import Rows
 from meshc.ir.codes import CODE_FORMATS
-from meshc.ir.stored import E4M3
+from meshc.ir.stored import E2M1, E4M3
 
 UNITS = {"f16": 2.0**8, "bf16": 1.0}
+UNITS_OF_FOUR = {"f16": 2.0**14, "bf16": 1.0}
+OF_FOUR = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6])
+WIDTH = 16384
+
+pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
 
 @cache
@@ -23,7 +28,19 @@ def library():
     return Library((Path(__file__).parent / "floats.cu").read_text(), toolchain=QUICK)
 
 
-@pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
+def decoded(held, kind, form, dtype):
+    """What lanes make of ``held``, the codes of 16 rows, in float64."""
+    form = CODE_FORMATS[form]
+    scales = np.ones((16, WIDTH // form.group), np.float32)
+    coded = CodedRows(form, Rows.whole(held.view(kind)), [Rows.whole(scales)], dtype)
+    packed = np.zeros(coded.words, np.uint16)
+    coded.fill(packed)
+    pairs = np.zeros((WIDTH // 16, 8, 4, 2, 2, 2), np.uint16)  # g, q, two columns, half, column
+    given = [packed.view(np.uint8), np.int32(WIDTH // form.span), pairs]
+    library().run(f"{form.name.split('_')[0]}_{dtype}", Grid(1, 32, 1, 0), given)
+    return from_kind(pairs, dtype).transpose(4, 1, 0, 2, 3, 5).reshape(16, WIDTH)
+
+
 @pytest.mark.parametrize("compiled", [True, False])
 @pytest.mark.parametrize("dtype", UNITS)
 def test_every_two_of_a_word_are_what_they_stand_for(dtype, compiled, monkeypatch):
@@ -34,23 +51,25 @@ def test_every_two_of_a_word_are_what_they_stand_for(dtype, compiled, monkeypatc
     rng = np.random.default_rng(0)
     some = np.delete(np.arange(256, dtype=np.uint8), (0x7F, 0xFF))
     first, second = (of.reshape(-1) for of in np.meshgrid(some, some, indexing="ij"))
-    rows = np.zeros((2, 8, 8192, 2), np.uint8)
+    rows = np.zeros((2, 8, WIDTH // 2, 2), np.uint8)
     for odd in (0, 1):
         order = rng.permutation(rows[0, ..., odd].size)
         for half, given in enumerate((first, second)):
-            rows[half, ..., odd] = np.resize(given, order.size)[order].reshape(8, 8192)
-    held = rows.reshape(16, 16384)
-    scales = np.zeros((16, 1024), np.float32)
-    form = CODE_FORMATS["e4m3_16"]
-    coded = CodedRows(form, Rows.whole(held.view(E4M3)), [Rows.whole(scales)], dtype)
-    packed = np.zeros(coded.words, np.uint16)
-    coded.fill(packed)
-    pairs = np.zeros((1024, 8, 4, 2, 2, 2), np.uint16)  # block, g, q, two columns, half, column
-    library().run(
-        f"decode_{dtype}", Grid(1, 32, 1, 0), [packed.view(np.uint8), np.int32(1024), pairs]
-    )
-    found = from_kind(pairs, dtype).transpose(4, 1, 0, 2, 3, 5).reshape(16, 16384)
-    magnitudes = np.concatenate([FLOATS, [np.nan]])
-    wanted = magnitudes[held & 0x7F] * np.where(held & 0x80, -1, 1)
+            rows[half, ..., odd] = np.resize(given, order.size)[order].reshape(8, WIDTH // 2)
+    held = rows.reshape(16, WIDTH)
+    found = decoded(held, E4M3, "e4m3_16", dtype)
+    wanted = FLOATS[held & 0x7F] * np.where(held & 0x80, -1, 1)
     assert (found * UNITS[dtype] == wanted).all()
+    assert (np.signbit(found) == np.signbit(wanted)).all()
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+@pytest.mark.parametrize("dtype", UNITS)
+def test_eight_of_a_word_are_what_they_stand_for(dtype, compiled, monkeypatch):
+    if not compiled:
+        monkeypatch.setattr(packing, "_compiled", lambda *which: None)
+    held = np.random.default_rng(1).integers(0, 16, (16, WIDTH)).astype(np.uint8)
+    found = decoded(held, E2M1, "mxfp4", dtype)
+    wanted = OF_FOUR[held & 7] * np.where(held & 8, -1, 1)
+    assert (found * UNITS_OF_FOUR[dtype] == wanted).all()
     assert (np.signbit(found) == np.signbit(wanted)).all()

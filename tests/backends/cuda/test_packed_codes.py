@@ -45,7 +45,8 @@ def filled(rows):
 @pytest.mark.every_case
 @pytest.mark.parametrize(
     ("form", "dtype"),
-    [(form, "f16") for form in FORMS] + [(CODE_FORMATS["e4m3_32"], "bf16")],
+    [(form, "f16") for form in FORMS]
+    + [(CODE_FORMATS[name], "bf16") for name in ("e4m3_32", "mxfp4")],
     ids=lambda of: getattr(of, "name", of),
 )
 def test_both_pack_the_same_and_refuse_what_is_no_code(form, dtype, monkeypatch):

@@ -108,24 +108,25 @@ struct E4M3 {
     static MC_INLINE float units(int, bf16) { return 1.0f; }
 };
 
-// Floats of four bits (e2m1), a sign, two bits of exponent and one more, in words as codes of four bits are. At the place
-// of those of 16 bits they are 2^-14 times as much in f16 and 2^-126 in bf16, numbers below the normal ones included.
+// Floats of four bits (e2m1), a sign, two bits of exponent and one more, at the place of those of 16 bits: 2^-14 times as
+// much in f16 and 2^-126 in bf16, numbers below the normal ones included. A lane's word has its first pair in this place,
+// and the others where shifts bring them there, of two of which what else these bring is taken off by packing.
 struct E2M1 {
     static constexpr int BITS = 4, WORDS = 1, REST = 0;
 
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
-        pairs[0] = masked_or(words[0] << 12, 0x80008000u, words[0] << 9 & 0x0e000e00u);
-        pairs[1] = masked_or(words[0] << 8, 0x80008000u, words[0] << 5 & 0x0e000e00u);
-        pairs[2] = masked_or(words[0] << 4, 0x80008000u, words[0] << 1 & 0x0e000e00u);
-        pairs[3] = masked_or(words[0], 0x80008000u, words[0] >> 3 & 0x0e000e00u);
+        pairs[0] = words[0] & 0x8e008e00u;
+        pairs[1] = words[0] << 3 & 0x8e008e00u;
+        pairs[2] = (words[0] << 1 ^ words[0] << 6) & 0x8e008e00u;
+        pairs[3] = (words[0] << 2 ^ words[0] << 9) & 0x8e008e00u;
     }
 
     // Sums of so small values would be no normal numbers, so they are brought back.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
-        pairs[0] = masked_or(words[0] << 12, 0x80008000u, words[0] << 6 & 0x01c001c0u);
-        pairs[1] = masked_or(words[0] << 8, 0x80008000u, words[0] << 2 & 0x01c001c0u);
-        pairs[2] = masked_or(words[0] << 4, 0x80008000u, words[0] >> 2 & 0x01c001c0u);
-        pairs[3] = masked_or(words[0], 0x80008000u, words[0] >> 6 & 0x01c001c0u);
+        pairs[0] = words[0] & 0x81c081c0u;
+        pairs[1] = words[0] << 6 & 0x81c081c0u;
+        pairs[2] = (words[0] << 4 ^ words[0] >> 6) & 0x81c081c0u;
+        pairs[3] = (words[0] << 2 ^ words[0] << 5) & 0x81c081c0u;
 #pragma unroll
         for (int i = 0; i < 4; i++) pairs[i] = multiply_two(pairs[i], 0x7e807e80u, bf16());
     }

@@ -6,7 +6,8 @@
 #include <string.h>
 
 enum { LANES = 8, SIDE = 16, QUARTERS = 4, WARP = 32, MOST_SPAN = 256 };
-enum { E4M3_AS_F16 = 0, E4M3_AS_BF16 = 1 }; /* in the place of bits of whole numbers */
+/* in the place of bits of whole numbers */
+enum { E4M3_AS_F16 = 0, E4M3_AS_BF16 = 1, E2M1_AS_F16 = 9, E2M1_AS_BF16 = 10 };
 enum { F32 = 0, F16 = 1, BF16 = 2, U8 = 3 };
 enum { REFUSED = 0, DONE = 1, NOT_HERE = 2 };
 
@@ -49,13 +50,40 @@ static inline void put_units(const void* units, size_t size, size_t fragments, s
   }
 }
 
+/* Floats of ``bits`` bits at the place of floats of 16 bits whose fraction has ``at`` bits more. */
+static inline uint32_t placed(uint32_t two, int bits, int at) {
+  const uint32_t sign = 0x00010001u << (bits - 1);
+  return (two & sign) << (16 - bits) | (two & (sign - 0x00010001u)) << at;
+}
+
+/* Four pairs of floats of four bits, the first pair in its place, and the others where shifts of the word have them. */
+static inline uint32_t mixed(uint32_t codes, int as_bf16) {
+  const int at = as_bf16 ? 6 : 9;
+  const uint32_t zero = placed(codes, 4, at), one = placed(codes >> 4, 4, at);
+  uint32_t two = placed(codes >> 8, 4, at), three = placed(codes >> 12, 4, at), found;
+  if (!as_bf16) {
+    found = zero | one >> 3;
+    two ^= (found << 1 ^ found << 6) & 0x8e008e00;
+    three ^= (found << 2 ^ found << 9) & 0x8e008e00;
+    return found | (two & 0x80008000) >> 1 | (three & 0x80008000) >> 2 | (two & 0x0e000e00) >> 6 |
+           (three & 0x0e000e00) >> 9;
+  }
+  found = zero | one >> 6;
+  const uint32_t left = three ^ found << 2 ^ found << 5;
+  found |= (left >> 2 & 0x00300030) | (left >> 5 & 0x00080008);
+  two ^= found << 4 ^ found >> 6;
+  found |= (two << 6 & 0x70007000) | (two >> 4 & 0x08000800);
+  return found | ((three ^ found << 2) >> 5 & 0x04000400);
+}
+
 /* Codes of four bits and more: the lowest four. */
-static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragments, int together, size_t lane,
+static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int bits, size_t lane,
                              uint8_t* out) {
   uint32_t units[MOST_SPAN / QUARTERS];
   for (size_t n = 0; n < QUARTERS * fragments; ++n) {
     const uint32_t pairs = PAIRS(4, 0, n);
-    units[n] = (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs >> 8 & 0xff00u);
+    const uint32_t codes = (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs >> 8 & 0xff00u);
+    units[n] = bits >= E2M1_AS_F16 ? mixed(codes, bits == E2M1_AS_BF16) : codes;
   }
   if (together == 0) put_units(units, sizeof *units, fragments, 1, lane, out);
   if (together == 1) put_units(units, sizeof *units, fragments, 2, lane, out);
@@ -70,9 +98,6 @@ static inline void put_eights(const uint8_t* a, const uint8_t* b, size_t fragmen
   if (together == 1) put_units(halves, QUARTERS * sizeof *halves, fragments, 1, lane, out);
   if (together == 2) put_units(halves, QUARTERS * sizeof *halves, fragments, 2, lane, out);
 }
-
-/* Two floats of eight bits, the bytes 0 and 2, at the place of floats of 16 bits whose fraction has ``at`` bits more. */
-static inline uint32_t placed(uint32_t two, int at) { return (two & 0x00800080) << 8 | (two & 0x007f007f) << at; }
 
 /* The second floats in their place, and in the bits left what makes of two shifts of the word the first ones. */
 static inline uint32_t joined(uint32_t first, uint32_t second, int as_bf16) {
@@ -94,7 +119,7 @@ static inline uint16_t put_floats(const uint8_t* a, const uint8_t* b, size_t fra
   for (size_t n = 0; n < SIDE / 2 * fragments; ++n) {
     const uint32_t first = a[2 * n] | (uint32_t)a[2 * n + 1] << 16, second = b[2 * n] | (uint32_t)b[2 * n + 1] << 16;
     const int at = as_bf16 ? 4 : 7;
-    words[n] = joined(placed(first, at), placed(second, at), as_bf16);
+    words[n] = joined(placed(first, 8, at), placed(second, 8, at), as_bf16);
     wrong |= ((first & 0x007f007f) + 0x00010001) | ((second & 0x007f007f) + 0x00010001);
   }
   if (together == 1) put_units(words, 2 * sizeof *words, fragments, 1, lane, out);
@@ -107,9 +132,9 @@ static inline uint16_t put(const Codes* of, const uint8_t* a, const uint8_t* b, 
   const size_t fragments = of->span / SIDE;
   if (of->bits <= E4M3_AS_BF16) return put_floats(a, b, fragments, of->together, of->bits, lane, out);
   if (of->bits == 8) return put_eights(a, b, fragments, of->together, lane, out), 0;
-  const int four = of->bits & 4, two = of->bits & 2;
+  const int floats = of->bits >= E2M1_AS_F16, four = floats ? 4 : of->bits & 4, two = floats ? 0 : of->bits & 2;
   if (four) {
-    put_fours(a, b, fragments, of->together, lane, out);
+    put_fours(a, b, fragments, of->together, of->bits, lane, out);
     out += 4 * WARP * fragments;
   }
   if (two) {
@@ -121,7 +146,7 @@ static inline uint16_t put(const Codes* of, const uint8_t* a, const uint8_t* b, 
     for (size_t n = 0; n < fragments; ++n) memcpy(out + 2 * (WARP * n + lane), units + QUARTERS * n, 8);
     out += 2 * WARP * fragments;
   }
-  if (of->bits & 1) {
+  if (!floats && of->bits & 1) {
     uint8_t units[MOST_SPAN / QUARTERS];
     for (size_t n = 0; n < QUARTERS * fragments; ++n) {
       const uint32_t pairs = PAIRS(1, four + two, n), both = pairs | pairs >> 14;
@@ -148,7 +173,8 @@ static inline int are_codes(const uint64_t* rows, size_t count, int bits) {
     own.bits = BITS;                                                                           \
     for (size_t group = 0; group < of->groups; ++group) {                                      \
       const uint64_t* rows = of->rows + SIDE * group;                                          \
-      uint16_t wrong = BITS > E4M3_AS_BF16 && BITS < 8 && !are_codes(rows, of->blocks * of->span, BITS);              \
+      uint16_t wrong = BITS > E4M3_AS_BF16 && BITS != 8 &&                                     \
+                       !are_codes(rows, of->blocks * of->span, BITS < 8 ? BITS : 4);                           \
       for (size_t block = 0; block < of->blocks; ++block, out += of->bytes)                    \
         for (size_t lane = 0; lane < LANES; ++lane) {                                          \
           const uint8_t* upper = (const uint8_t*)(uintptr_t)rows[lane] + block * of->span;     \
@@ -171,6 +197,8 @@ static inline int are_codes(const uint64_t* rows, size_t count, int bits) {
       ALL_OF(5)                                       \
       ALL_OF(6)                                       \
       ALL_OF(8)                                       \
+      ALL_OF(E2M1_AS_F16)                             \
+      ALL_OF(E2M1_AS_BF16)                            \
     }                                                 \
     return NOT_HERE;                                  \
   }

@@ -7,8 +7,9 @@ of neighbours: of four bits one word, pair i being its codes i and i + 4 from th
 bits two words, the codes of pairs 0 and 1 in the order 0, 2, 1, 3, then those of pairs 2 and 3. Of
 e4m3 a word has in its low half the first codes of its two pairs, in its high half the second ones,
 at the place of 16-bit floats of the type of the model (``_PLACES``): those of the later pair as the
-word is, those of the former where two shifts of it differ. The words of a lane for all columns of a
-block lie together, by fours at the most, lane behind lane.
+word is, those of the former where two shifts of it differ. So are those of the first pair of a word
+of e2m1 and the others. The words of a lane for all columns of a block lie together, by fours at the
+most, lane behind lane.
 A C compiler makes of that what packs bytes that lie side by side; NumPy does the rest.
 """
 
@@ -41,11 +42,21 @@ _E2M1 = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
 _BYTES = {DType.E4M3: E4M3, DType.E2M1: E2M1}
 """Elements of matrices of codes, a byte each, where these are no whole numbers."""
 _KINDS = {DType.F32: 0, DType.F16: 1, DType.BF16: 2, DType.U8: 3}
-_FLOATS = {"f16": 0, "bf16": 1}
-_PLACES = {"f16": 7, "bf16": 4}
-"""Bits behind the fraction of an e4m3 at the place of a float of 16 bits."""
+_FLOATS = {
+    (DType.E4M3, "f16"): 0,
+    (DType.E4M3, "bf16"): 1,
+    (DType.E2M1, "f16"): 9,
+    (DType.E2M1, "bf16"): 10,
+}
 _REFUSED, _NOT_HERE = 0, 2
 """As in the C text."""
+_PLACES = {
+    (DType.E4M3, "f16"): 7,
+    (DType.E4M3, "bf16"): 4,
+    (DType.E2M1, "f16"): 9,
+    (DType.E2M1, "bf16"): 6,
+}
+"""Bits behind the fraction of a float of few bits at the place of one of 16 bits."""
 _TOGETHER = 4
 """Words that a lane loads at once, at the most."""
 _SOURCE = Path(__file__).with_suffix(".c")
@@ -110,7 +121,7 @@ class CodedRows:
         zeros = np.zeros(self.codes.width, kind)
         at = self.codes.addresses(zeros)
         function = _compiled("mc_codes", _Codes)
-        bits = _FLOATS[self.dtype] if form.codes is DType.E4M3 else form.codes.bits
+        bits = form.codes.bits if form.whole else _FLOATS[form.codes, self.dtype]
         if at is None or function is None or kind != _BYTES.get(form.codes, np.uint8):
             return False
         rows = np.ascontiguousarray(at)
@@ -271,7 +282,8 @@ def _planes(codes: NDArray[np.uint8], form: CodeFormat, dtype: str) -> Iterator[
     pairs, bits = turned.reshape(*lead, 4, 2), form.codes.bits
     at = 0
     if bits >= 4:
-        yield _words(_plane(pairs & 15, 4, np.uint32)[..., None], form)
+        fours = _plane(pairs & 15, 4, np.uint32)
+        yield _words((fours if form.whole else _mixed(fours, dtype))[..., None], form)
         at = 4
     if bits & 2:
         yield _plane(pairs >> at & 3, 2, np.uint16)
@@ -292,7 +304,7 @@ def _plane(pairs: Array, bits: int, kind: type[np.unsignedinteger[Any]]) -> Arra
 def _joined(first: Array, second: Array, dtype: str) -> Array:
     """Words of two pairs of codes of e4m3, given as bytes 0 and 2 of words: the ``second`` one in
     its place, and in the bits left what makes of two shifts of the word the ``first`` one."""
-    place = _PLACES[dtype]
+    place = _PLACES[DType.E4M3, dtype]
     first, second = (
         (pair & 0x00800080) << 8 | (pair & 0x007F007F) << place for pair in (first, second)
     )
@@ -304,6 +316,26 @@ def _joined(first: Array, second: Array, dtype: str) -> Array:
     twice ^= twice >> 8
     twice ^= twice >> 16
     return second | twice | left << 4 & 0x70007000 | left >> 4 & 0x00070007
+
+
+def _mixed(codes: Array, dtype: str) -> Array:
+    """Words of four pairs of codes of e2m1, the first one in its place, and the others where what
+    :func:`_plane` gives has them by shifts."""
+    place = _PLACES[DType.E2M1, dtype]
+    pairs = [codes >> 4 * i for i in range(4)]
+    pairs = [(one & 0x00080008) << 12 | (one & 0x00070007) << place for one in pairs]
+    if dtype == "f16":
+        found = pairs[0] | pairs[1] >> 3
+        two = pairs[2] ^ (found << 1 ^ found << 6) & 0x8E008E00
+        three = pairs[3] ^ (found << 2 ^ found << 9) & 0x8E008E00
+        signs = (two & 0x80008000) >> 1 | (three & 0x80008000) >> 2
+        return found | signs | (two & 0x0E000E00) >> 6 | (three & 0x0E000E00) >> 9
+    found = pairs[0] | pairs[1] >> 6
+    three = pairs[3] ^ found << 2 ^ found << 5
+    found |= three >> 2 & 0x00300030 | three >> 5 & 0x00080008
+    two = pairs[2] ^ found << 4 ^ found >> 6
+    found |= two << 6 & 0x70007000 | two >> 4 & 0x08000800
+    return found | (pairs[3] ^ found << 2) >> 5 & 0x04000400
 
 
 def _words(words: NDArray[np.uint32], form: CodeFormat) -> NDArray[np.uint32]:
