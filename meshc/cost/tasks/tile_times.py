@@ -53,7 +53,7 @@ OF_CODES = {
     (DType.U6, DType.F16): 22,
     (DType.U6, DType.BF16): 27,
     (DType.U8, DType.F16): 9,
-    (DType.U8, DType.BF16): 30,
+    (DType.U8, DType.BF16): 14.75,
     (DType.E4M3, DType.F16): 9.75,
     (DType.E4M3, DType.BF16): 13.75,
     (DType.E2M1, DType.F16): 9.5,

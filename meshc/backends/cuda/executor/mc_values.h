@@ -82,6 +82,17 @@ inline bf16 narrow<bf16>(float v) {
 
 inline u32 masked_or(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
 
+inline u32 masked_xor(u32 a, u32 mask, u32 more) { return (a & mask) ^ more; }
+
+template <class T>
+inline u32 add_two(u32 a, u32 b, T) {
+    u32 found = 0;
+    for (int at = 0; at < 32; at += 16) {
+        found |= (u32)narrow<T>(widen(T{(u16)(a >> at)}) + widen(T{(u16)(b >> at)})).bits << at;
+    }
+    return found;
+}
+
 template <class T>
 inline u32 multiply_two(u32 a, u32 b, T) {
     u32 found = 0;

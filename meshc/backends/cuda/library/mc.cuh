@@ -324,6 +324,13 @@ MC_INLINE u32 masked_or(u32 a, u32 mask, u32 more) {
     return b;
 }
 
+// The same, of which bits that both have are none.
+MC_INLINE u32 masked_xor(u32 a, u32 mask, u32 more) {
+    u32 b;
+    asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(b) : "r"(a), "r"(mask), "r"(more));
+    return b;
+}
+
 // Two values of 16 bits that a word holds times those of another one.
 MC_INLINE u32 multiply_two(u32 a, u32 b, f16) {
     u32 c;
@@ -333,6 +340,13 @@ MC_INLINE u32 multiply_two(u32 a, u32 b, f16) {
 MC_INLINE u32 multiply_two(u32 a, u32 b, bf16) {
     u32 c;
     asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
+    return c;
+}
+
+// The sums of two values of 16 bits that a word holds and those of another one.
+MC_INLINE u32 add_two(u32 a, u32 b, bf16) {
+    u32 c;
+    asm("add.rn.bf16x2 %0, %1, %2;" : "=r"(c) : "r"(a), "r"(b));
     return c;
 }
 

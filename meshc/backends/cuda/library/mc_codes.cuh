@@ -61,14 +61,14 @@ struct Codes8 {
     static MC_INLINE float offset(f16) { return ZERO; }
     static MC_INLINE float units(int, f16) { return 16777216.0f; }
 
-    // bf16 has too few bits for 256 codes and an offset, f32 has enough: what is left fits into its upper half.
+    // bf16 has too few bits for 256 codes and an offset: 128 + the last seven bits are brought back by 128, or by 256 where
+    // the first bit is 0.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
+        static_assert(ZERO == 128, "the first bit says whether a code stands for less than 0");
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const u32 two = words[i / 2] >> 8 * (i % 2);
-            const float low = float_of(masked_or(two, 0xffu, 0x4b000000u)) - (8388608.0f + ZERO);
-            const float high = float_of(masked_or(two >> 16, 0xffu, 0x4b000000u)) - (8388608.0f + ZERO);
-            pairs[i] = masked_or(bits_of(high), 0xffff0000u, bits_of(low) >> 16);
+            pairs[i] = add_two(masked_or(two, 0x007f007fu, 0x43004300u), masked_xor(two, 0x00800080u, 0xc380c380u), bf16());
         }
     }
 

@@ -1,4 +1,4 @@
-"""Floats of eight and four bits as tensor cores are given them: those that share bits of a word."""
+"""Codes as tensor cores are given them: those that share bits of a word, and those in bf16."""
 
 from functools import cache
 from pathlib import Path
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 
 @cache
 def library():
-    return Library((Path(__file__).parent / "floats.cu").read_text(), toolchain=QUICK)
+    return Library((Path(__file__).parent / "codes.cu").read_text(), toolchain=QUICK)
 
 
 def decoded(held, kind, form, dtype):
@@ -73,3 +73,9 @@ def test_eight_of_a_word_are_what_they_stand_for(dtype, compiled, monkeypatch):
     wanted = OF_FOUR[held & 7] * np.where(held & 8, -1, 1)
     assert (found * UNITS_OF_FOUR[dtype] == wanted).all()
     assert (np.signbit(found) == np.signbit(wanted)).all()
+
+
+def test_codes_of_eight_bits_are_what_they_stand_for_in_bf16():
+    held = np.resize(np.arange(256, dtype=np.uint8), 16 * WIDTH).reshape(16, WIDTH)
+    held = np.random.default_rng(2).permuted(held, axis=1)
+    assert (decoded(held, np.uint8, "q8_0", "bf16") == held.astype(np.int32) - 128).all()

@@ -1,4 +1,4 @@
-// Floats of eight and four bits that stay quantised, as pairs of 16-bit values.
+// Codes of weights that stay quantised, as pairs of 16-bit values.
 #include "mc.cuh"
 
 // Blocks of 16 x SPAN, BYTES each, and the pairs [count, SPAN / 16, 32, 4] that lanes make of them.
@@ -26,3 +26,4 @@ DECODE(e4m3, E4M3, 16, 320, f16)
 DECODE(e4m3, E4M3, 16, 320, bf16)
 DECODE(mxfp4, E2M1, 32, 288, f16)
 DECODE(mxfp4, E2M1, 32, 288, bf16)
+DECODE(q8, Codes8<128>, 32, 544, bf16)
