@@ -47,7 +47,7 @@ OF_CODES = {
     (DType.U3, DType.F16): 26,
     (DType.U3, DType.BF16): 30,
     (DType.U4, DType.F16): 7.5,
-    (DType.U4, DType.BF16): 11,
+    (DType.U4, DType.BF16): 10,
     (DType.U5, DType.F16): 25,
     (DType.U5, DType.BF16): 28,
     (DType.U6, DType.F16): 22,

@@ -82,6 +82,8 @@ inline bf16 narrow<bf16>(float v) {
 
 inline u32 masked_or(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
 
+inline u32 turned(u32 a, int by) { return std::rotr(a, by); }
+
 inline u32 masked_xor(u32 a, u32 mask, u32 more) { return (a & mask) ^ more; }
 
 template <class T>

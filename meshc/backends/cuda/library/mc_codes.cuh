@@ -14,30 +14,31 @@
 
 namespace mc {
 
-// Codes of four bits, of which ZERO stands for 0. Pair i of a lane's fragment has codes i and i + 4 of its word; pairs 1
-// and 3 are of the lower row, half 1.
+// Codes of four bits, of which ZERO stands for 0. Pair i of a lane's fragment has codes i and i + 4 of its word, from bit 3
+// on and around its end; pairs 1 and 3 are of the lower row, half 1.
 template <int ZERO>
 struct Codes4 {
     static constexpr int BITS = 4, WORDS = 1, REST = 0;
 
-    // In f16 as numbers below the normal ones, those of the lower row at bits where they are 16 times larger.
+    // In f16 as numbers below the normal ones and the least of these, which are as far apart; those of the lower row at bits
+    // where they are 16 times larger.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
-        const u32 later = words[0] >> 8;
-        pairs[0] = words[0] & 0x000f000fu, pairs[1] = words[0] & 0x00f000f0u;
-        pairs[2] = later & 0x000f000fu, pairs[3] = later & 0x00f000f0u;
+        const u32 later = turned(words[0], 8);
+        pairs[0] = words[0] & 0x00780078u, pairs[1] = words[0] & 0x07800780u;
+        pairs[2] = later & 0x00780078u, pairs[3] = later & 0x07800780u;
     }
 
-    static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << 4 * half) * 0x00010001u : 0; }
+    static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << (3 + 4 * half)) * 0x00010001u : 0; }
     static MC_INLINE float offset(f16) { return ZERO; }
-    static MC_INLINE float units(int half, f16) { return half ? 1048576.0f : 16777216.0f; }
-    static MC_INLINE u32 ones(int half, f16) { return 0x00010001u << 4 * half; }
+    static MC_INLINE float units(int half, f16) { return half ? 131072.0f : 2097152.0f; }
+    static MC_INLINE u32 ones(int half, f16) { return 0x00080008u << 4 * half; }
 
     // In bf16, whose numbers below the normal ones would leave sums below those of f32, as 1 + code / 16.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
-        pairs[0] = masked_or(words[0] << 3, 0x00780078u, 0x3f803f80u);
-        pairs[1] = masked_or(words[0] >> 1, 0x00780078u, 0x3f803f80u);
-        pairs[2] = masked_or(words[0] >> 5, 0x00780078u, 0x3f803f80u);
-        pairs[3] = masked_or(words[0] >> 9, 0x00780078u, 0x3f803f80u);
+        pairs[0] = masked_or(words[0], 0x00780078u, 0x3f803f80u);
+        pairs[1] = masked_or(words[0] >> 4, 0x00780078u, 0x3f803f80u);
+        pairs[2] = masked_or(words[0] >> 8, 0x00780078u, 0x3f803f80u);
+        pairs[3] = masked_or(turned(words[0], 12), 0x00780078u, 0x3f803f80u);
     }
 
     static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << 3) * 0x00010001u; }

@@ -33,6 +33,13 @@ static inline uint32_t load(const uint8_t* from) {
   return four;
 }
 
+/* Two bytes, as the bytes 0 and 2 of a word. */
+static inline uint32_t two_of(const uint8_t* from) {
+  uint16_t two;
+  memcpy(&two, from, sizeof two);
+  return (two & 0xffu) | (uint32_t)(two & 0xff00) << 8;
+}
+
 /* Of each four columns of two rows BITS bits from bit ``AT`` on, side by side. */
 #define PAIRS(BITS, AT, n) \
   ((load(a + 4 * (n)) >> (AT) & OF_BYTES(BITS)) | (load(b + 4 * (n)) >> (AT) & OF_BYTES(BITS)) << (BITS))
@@ -76,14 +83,14 @@ static inline uint32_t mixed(uint32_t codes, int as_bf16) {
   return found | ((three ^ found << 2) >> 5 & 0x04000400);
 }
 
-/* Codes of four bits and more: the lowest four. */
+/* Codes of four bits, from bit 3 on and around the end, floats of as many, and the lowest four bits of more. */
 static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int bits, size_t lane,
                              uint8_t* out) {
   uint32_t units[MOST_SPAN / QUARTERS];
   for (size_t n = 0; n < QUARTERS * fragments; ++n) {
     const uint32_t pairs = PAIRS(4, 0, n);
     const uint32_t codes = (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs >> 8 & 0xff00u);
-    units[n] = bits >= E2M1_AS_F16 ? mixed(codes, bits == E2M1_AS_BF16) : codes;
+    units[n] = bits >= E2M1_AS_F16 ? mixed(codes, bits == E2M1_AS_BF16) : bits == 4 ? codes << 3 | codes >> 29 : codes;
   }
   if (together == 0) put_units(units, sizeof *units, fragments, 1, lane, out);
   if (together == 1) put_units(units, sizeof *units, fragments, 2, lane, out);
@@ -117,7 +124,7 @@ static inline uint16_t put_floats(const uint8_t* a, const uint8_t* b, size_t fra
                                   size_t lane, uint8_t* out) {
   uint32_t words[MOST_SPAN / 2], wrong = 0;
   for (size_t n = 0; n < SIDE / 2 * fragments; ++n) {
-    const uint32_t first = a[2 * n] | (uint32_t)a[2 * n + 1] << 16, second = b[2 * n] | (uint32_t)b[2 * n + 1] << 16;
+    const uint32_t first = two_of(a + 2 * n), second = two_of(b + 2 * n);
     const int at = as_bf16 ? 4 : 7;
     words[n] = joined(placed(first, 8, at), placed(second, 8, at), as_bf16);
     wrong |= ((first & 0x007f007f) + 0x00010001) | ((second & 0x007f007f) + 0x00010001);
