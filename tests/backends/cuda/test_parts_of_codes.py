@@ -1,4 +1,4 @@
-"""Wide products of weights that stay quantised are divided where a step is predicted to be faster."""
+"""Wide products of weights that stay quantised: divided where a step is predicted to be faster."""
 
 import pytest
 from reduced import only
