@@ -5,12 +5,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
+from itertools import chain
 
 import numpy as np
 
 from meshc.cost.tasks.blocks import Run
 from meshc.cost.tasks.phase_times import Placement, StepTime, shared_evenly, time_of_work
-from meshc.cost.tasks.stages import READ_AT_ONCE, FamilyWork, LoopWork, PhaseWork, Stage
+from meshc.cost.tasks.stages import (
+    READ_AT_ONCE,
+    FamilyWork,
+    LoopWork,
+    PhaseWork,
+    Piece,
+    Stage,
+    TaskWork,
+)
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices.keys import points
@@ -132,7 +142,19 @@ def tile_of(kib: int) -> Change:
     """Tiles are of so many KiB, with as many bytes on their way; runs of tokens stay as they are,
     so that a larger tile has one of them and a smaller one a part."""
 
+    def parts(piece: Piece) -> list[Piece]:
+        """A run of cached tokens, tile by tile."""
+        if piece.kind != "attention":
+            return [piece]
+        sizes = [min(kib * 1024, piece.bytes - at) for at in range(0, piece.bytes, kib * 1024)]
+        return [replace(piece, bytes=size) for size in sizes]
+
+    @cache
+    def divided(one: TaskWork) -> TaskWork:
+        return replace(one, pieces=tuple(chain.from_iterable(map(parts, one.pieces))))
+
     def change(now: Setting) -> Setting:
+        now = now.each(lambda family: replace(family, tasks=tuple(map(divided, family.tasks))))
         times, factor = now.times, kib * 1024 / now.times.tile
         known = points(str(times.device.value("product_tile_ns")))
         return now.numbers(

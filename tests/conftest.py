@@ -62,22 +62,22 @@ def pytest_pycollect_makeitem(collector, name, obj):
     return None
 
 
-_MANY, _VERY_MANY = 8, 16
+_MANY, _VERY_MANY, _MOST = 8, 16, 48
 _WHOLE = {"slow", "every_case"}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Of many parameters of one test every second one is slow or, of very many, two of three, but
-    where each is a case of its own (the mark ``every_case``): judges and what they must see, models
-    of others, recorded texts, and what users are told."""
+    """Of many parameters of one test every second one is slow or, of very many, two of three, and
+    three of four of the most, but where each is a case of its own (the mark ``every_case``): judges
+    and what they must see, models of others, recorded texts, and what users are told."""
     cases = defaultdict(list)
     for item in items:
         name, bracket, _ = item.nodeid.partition("[")
         if bracket and not (_WHOLE & {mark.name for mark in item.iter_markers()}):
             cases[name].append(item)
     for same in cases.values():
-        stride = 1 + (len(same) >= _MANY) + (len(same) >= _VERY_MANY)
+        stride = 1 + sum(len(same) >= least for least in (_MANY, _VERY_MANY, _MOST))
         for number, item in enumerate(same):
             if number % stride:
                 item.add_marker(pytest.mark.slow)

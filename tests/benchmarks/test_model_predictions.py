@@ -19,7 +19,7 @@ COUNTS = {"decode": 40, "prefill": 20, "regions": 20}
 CASES = [(kind, number) for kind, count in COUNTS.items() for number in range(count)]
 
 
-@pytest.mark.parametrize(("kind", "number"), each(CASES, 40))
+@pytest.mark.parametrize(("kind", "number"), each(CASES, 80))
 def test_within_a_tenth(kind, number, tmp_path, monkeypatch):
     dice = random.Random(f"predictions {kind} {number}")
     model = DRAWN[kind](dice)

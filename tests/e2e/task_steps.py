@@ -260,6 +260,8 @@ class Judge:
             before = {pool: run.machine.read(pool) for pool in map(run.buffer, caches)}
             logits = run.logits(tokens, positions)
             left = {name: self._left(run, name, shape) for name, shape in shapes.items()}
+            rows = (c[:, b, : at + 1] for c in left.values() for b, at in enumerate(positions))
+            assert all(np.isfinite(one).all() for one in rows), "cached rows are no numbers"
             given = weights, tokens, np.array(positions), dtype, left
             self._close_or_turned(logits, caches, *given)
             for name, cache in caches.items():

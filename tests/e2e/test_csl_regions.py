@@ -179,7 +179,9 @@ def test_features_of_f16_that_cross_to_the_other_axis_before_a_product(
 LLAMA_3_8B = Layers(N=11, E=32, H=4, G=1, D=8, F=56, V=63)
 LLAMA_2_13B = Layers(N=7, E=24, H=3, G=3, D=8, F=65, V=63)
 TWINS = [
-    ("llama-3-8b", LLAMA_3_8B, 6, (2, 3), "wse3", "360x360", None),
+    pytest.param(
+        "llama-3-8b", LLAMA_3_8B, 6, (2, 3), "wse3", "360x360", None, marks=pytest.mark.slow
+    ),
     pytest.param(
         "llama-3-8b", LLAMA_3_8B, 4, (2, 2), "wse2", "360x360", 24, marks=pytest.mark.slow
     ),

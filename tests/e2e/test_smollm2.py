@@ -95,7 +95,7 @@ def check_batch(mesh: str, prompts: list[dict[str, Any]], count: int, folder: Pa
 
 
 def test_first_tokens_on_8x8(tmp_path: Path) -> None:
-    check("8x8", PROMPTS[:1], 4, tmp_path)
+    check("8x8", PROMPTS[:1], 2, tmp_path)
 
 
 @pytest.mark.slow

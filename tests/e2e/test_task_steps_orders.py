@@ -64,6 +64,7 @@ def test_pages_of_several_tiles_are_looked_up_at_once(tokens, tmp_path):
     judge.check(mode=Mode("starve_warp", True, 2))
 
 
+@pytest.mark.slow
 def test_all_blocks_of_a_full_grid_are_watched(tmp_path):
     """A block for each multiprocessor of an H200; a barrier left out is a race."""
     decoder = replace(LLAMA.decoder, words=132 * 16, layers=1)

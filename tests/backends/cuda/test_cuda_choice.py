@@ -86,7 +86,9 @@ def drawn(seed: int, batch: int, words: int) -> np.ndarray:
     return logits
 
 
-@pytest.mark.parametrize(("batch", "words"), [(1, 97), (3, 1048), (16, 264)])
+@pytest.mark.parametrize(
+    ("batch", "words"), [(1, 97), (3, 1048), pytest.param(16, 264, marks=pytest.mark.slow)]
+)
 def test_the_token_is_that_of_numpy_whoever_runs_first(batch, words):
     choice, number = Choice(batch, words), batch
     everyone = [*modes()][::3]

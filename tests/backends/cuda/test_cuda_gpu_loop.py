@@ -87,6 +87,7 @@ def host_and_program(model, sampling, steps):
     )
 
 
+@pytest.mark.slow
 def test_draws_on_the_path_of_a_driver_are_those_of_the_host(step):
     program, texts, weights = step
     with Device(library=driver_of(step).path) as device:

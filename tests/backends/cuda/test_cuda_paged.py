@@ -37,6 +37,7 @@ def served(engine):
     return np.array([row for logits in found for _, row in sorted(logits.items())])
 
 
+@pytest.mark.slow
 def test_another_thread_serves_what_the_cpu_does(tmp_path):
     step = compiled(tmp_path, serving="layers!", batch=2, cache_tokens=64)
     program, texts, weights = step
