@@ -9,10 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import test_task_drafts
 from quantised_checkpoints import MIXTURE, fp8_mixture, save
 from task_steps import Step, step_of
 from test_task_drafts import FAMILIES, NO_TOKEN, Steps
 
+import meshc
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.tasks import streamed_products
 from meshc.support.diagnostics import MeshcError
@@ -141,6 +143,50 @@ def test_batches_change_no_bit(llama, plan):
 )
 def test_families_read_batches(model, how):
     case = Case(model, **how)
+    for plan in PLANS:
+        case.check(plan)
+
+
+TWO = """use blocks
+
+model two(E=64, H=4, G=2, D=16, I=4, J=1, K=128, F=64, V=61, layers=2, eps=1e-5, theta=10000.0) {
+  weights f16  accumulate f32
+
+  param embedding[V, E], final_norm[E], lm_head[E, V]
+
+  main(tokens[B, L]) -> [B, L, V] {
+    x = embed(tokens, embedding)
+    repeat layers {
+      param attn_norm[E], wq[E, H, D], wk[E, G, D], wv[E, G, D], wo[H, D, E]
+      param other_norm[E], uq[E, I, K], uk[E, J, K], uv[E, J, K], uo[I, K, E]
+      param ffn_norm[E], w_gate[E, F], w_up[E, F], w_down[F, E]
+      x = llama_attention(x, attn_norm, wq, wk, wv, wo, eps, theta)
+      x = llama_attention(x, other_norm, uq, uk, uv, uo, eps, theta, cache = second)
+      x = llama_mlp(x, ffn_norm, w_gate, w_up, w_down, eps)
+    }
+    return x when prefill
+    return rms_norm(x, final_norm, eps) @ lm_head
+  }
+}
+"""
+"""A model whose blocks would have room for eight neighbours in one attention, four in the other."""
+
+
+@pytest.mark.slow
+def test_attentions_of_several_kinds(tmp_path, monkeypatch):
+    """Runs of neighbours are those of the first one."""
+    path, random = tmp_path / "two.mesh", np.random.default_rng(4)
+    path.write_text(TWO)
+    how = {"compile_to": "graph", "phase": "decode", "seq": 48, "batch": 1, "dtype": "f16"}
+    graph = meshc.compile(path, **how).modules["decode"]
+    shapes = {p.value.name: p.value.type.dims for p in graph.function.params if p.role == "weight"}
+    tensors = {
+        name: random.standard_normal([graph.dims[d] for d in dims]).astype(np.float16) / 4
+        for name, dims in shapes.items()
+    }
+    monkeypatch.setattr(test_task_drafts, "open_weights", lambda *given: tensors)
+    case = Case(path)
+    assert case.step.text.count("mc::Neighbours<8> neighbours") == 1
     for plan in PLANS:
         case.check(plan)
 

@@ -32,6 +32,10 @@ class Neighbours:
     most: int = 1
     together: int = 1
 
+    def alone(self) -> None:
+        """Let each be computed by itself."""
+        self.most = self.together = 1
+
     @property
     def passes(self) -> int:
         """In how many parts products take them."""

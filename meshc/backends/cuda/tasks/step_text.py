@@ -296,7 +296,10 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]], phase: Phase) -> Form:
         if folds(family):
             alone = len(phase.families) == 1 and not phase.groups
-            return Attention(family, self.storage, self.attending, ranges, alone)
+            made = Attention(family, self.storage, self.attending, ranges, alone)
+            if any(one.most != made.neighbours.most for one in _neighbours(self.forms)):
+                made.neighbours.alone()  # runs of neighbours are found once for all families
+            return made
         if (in_memory := of_memory(family, self.storage)) is not None:
             return in_memory(family, self.storage, self.locals, ranges)
         if streamed_products(family):
