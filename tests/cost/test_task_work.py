@@ -266,3 +266,33 @@ def test_tokens_of_a_batch_that_are_neighbours_are_attended_for_at_once():
     assert counts == [{1}, {3}, {2}, {1}]
     brought = [sum(one.brought for one in tasks) for tasks in (alone, together)]
     assert brought[1] * (9 + 3 * 20 + 2 * 5 + 1) == brought[0] * (9 + 20 + 5 + 1)
+
+
+def test_runs_of_neighbours_are_those_of_the_first_attention():
+    """Heads of 16 lanes have eight, those of 128 four: the second family goes token by token."""
+    family = """      task.phase {name = %s} {
+        task.family {name = %s, dims = [b], sizes = [8], each = [pos, owner, ahead]} {
+          %%q_%s = task.need %%v_%s : f32[4, LANES]
+          %%s_%s = task.local : f32[4, 16]
+          %%k_%s = task.stream %%cache_%s[owner, 0 +: 16] {dim = 1, below = "pos"} : f16[16, LANES]
+          tile.gemm %%s_%s, %%q_%s, %%k_%s {accumulate = false, transposed = true}
+        }
+      }
+"""
+    text = "".join(
+        (family % ((n,) * 10)).replace("LANES", str(m)) for n, m in (("a", 16), ("c", 128))
+    )
+    module = parsed(f"""module @m level(task) {{
+  dims B = 8
+  scalars pos = 0..32, owner = 0..2, ahead = 0..7
+  buffer %v_a : f32[4, 16]
+  buffer %v_c : f32[4, 128]
+  buffer %cache_a : f16[3, 48, 16] {{role = state}}
+  buffer %cache_c : f16[3, 48, 128] {{role = state}}
+  program @decode {{
+{text}  }}
+}}
+""")
+    told = {"pos": [20] * 8, "owner": [1] * 8, "ahead": [*range(8)]}
+    phases = [s for s in work_of(module, told) if isinstance(s, PhaseWork)]
+    assert [len(phase.families[0].tasks) for phase in phases] == [1, 8]

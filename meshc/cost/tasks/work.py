@@ -294,10 +294,9 @@ class _Family:
     def of_neighbours(self, table: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of tasks, of tokens of a batch that a block attends for at once one row for all, and
         behind what each brings for how many it is."""
-        heads, lanes = self.attends()
         tokens, most = self.sizes[0] if self.sizes else 1, 1
-        if OWNER in self.module.scalars and 0 < lanes <= MOST_LANES:
-            most, _ = neighbours(most_of_request(self.module), heads, lanes)
+        if OWNER in self.module.scalars:
+            most = _attended_at_once(self.module, self.family)
         begins = np.full(tokens, True)
         if most > 1:
             begins = self.each[AHEAD] % most == 0
@@ -308,17 +307,6 @@ class _Family:
         count = np.diff(firsts, append=tokens)[:, None, None]
         count = np.broadcast_to(count, (*joined.shape[:2], 1))
         return np.concatenate([joined, count], axis=2).reshape(-1, table.shape[1] + 1)
-
-    def attends(self) -> tuple[int, int]:
-        """Query heads of a task that attends to tiles of keys and of values, and their lanes; zeros
-        of others."""
-        found = {
-            (self.uses[op.result].views()[0].shape()[0], op.view.shape()[-1])
-            for op in self.family.regions[0].walk()
-            if isinstance(op, task.Stream) and op.below is not None and self.taken(op.result) == 1
-        }
-        heads, lanes = max(((h.constant, n.constant) for h, n in found), default=(0, 0))
-        return heads, lanes
 
     def beside_vectors(self, tasks: tuple[TaskWork, ...]) -> tuple[TaskWork, ...]:
         """``tasks`` with the vectors that come beside their weights, of as many as a block has."""
@@ -427,24 +415,13 @@ class _Family:
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
             of_floats = read.view.buffer in self.coded
-            many, together = rows * self.taken(stream), 1
+            many, together = rows * _taken(self.family, stream), 1
             if read.below is not None:
                 page = int(self.module.option(CACHE_PAGE, USUAL_PAGE))
                 together = looked_up_together(along(read.view, read.dim)[1], page)
             return Piece(0, "attention", many, of_floats=of_floats, looked_up=together)
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
-
-    def taken(self, stream: Value) -> int:
-        """How many products take a stream, or a copy of it: two where keys are values too."""
-        computes = [o for o in self.family.regions[0].walk() if isinstance(o, tile.Compute)]
-        taken = {stream}
-        taken |= {
-            op.views()[0].buffer
-            for op in computes
-            if op.kernel == "copy" and op.views()[1].buffer == stream
-        }
-        return sum(op.kernel == "gemm" and op.views()[2].buffer in taken for op in computes)
 
     def multiplied(self) -> int:
         """Rows of weights that a task multiplies."""
@@ -480,6 +457,43 @@ class _Family:
 
 
 _READS = (task.Need, task.Stream)
+
+
+def _attended_at_once(module: Module, family: task.Family) -> int:
+    """For how many tokens of a batch a block attends at once in ``family``: runs of them are found
+    once for all families, for the first that attends to tiles."""
+    families = (op for op in module.walk() if isinstance(op, task.Family))
+    first = next((one for one in map(_attends, families) if 0 < one[1] <= MOST_LANES), (0, 0))
+    own, tokens = _attends(family), most_of_request(module)
+    if not 0 < own[1] <= MOST_LANES:
+        return 1
+    most, _ = neighbours(tokens, *own)
+    return most if neighbours(tokens, *first)[0] == most else 1
+
+
+def _attends(family: task.Family) -> tuple[int, int]:
+    """Query heads of a task that attends to tiles of keys and of values, and their lanes; zeros of
+    others."""
+    uses = _uses(family)
+    found = {
+        (uses[op.result].views()[0].shape()[0], op.view.shape()[-1])
+        for op in family.regions[0].walk()
+        if isinstance(op, task.Stream) and op.below is not None and _taken(family, op.result) == 1
+    }
+    heads, lanes = max(((h.constant, n.constant) for h, n in found), default=(0, 0))
+    return heads, lanes
+
+
+def _taken(family: task.Family, stream: Value) -> int:
+    """How many products take a stream, or a copy of it: two where keys are values too."""
+    computes = [o for o in family.regions[0].walk() if isinstance(o, tile.Compute)]
+    taken = {stream}
+    taken |= {
+        op.views()[0].buffer
+        for op in computes
+        if op.kernel == "copy" and op.views()[1].buffer == stream
+    }
+    return sum(op.kernel == "gemm" and op.views()[2].buffer in taken for op in computes)
 
 
 def _uses(family: task.Family) -> dict[Value, tile.Compute]:
