@@ -40,11 +40,10 @@ REFUSED = {
         ("functions", "main"): "unsupported-op",
         ("one_head", "prefill"): "unsupported-op",
         ("one_head", "decode"): "unsupported-op",
-        ("stack", "main"): "does-not-fit",
     },
 }
 # Larger meshes hold what 2x2 cores of a wafer do not.
-LARGE = [("mlp", "main"), ("stack", "main")]
+LARGE = [("mlp", "main")]
 CASES = [
     (name, phase)
     for name in PROGRAMS
