@@ -4,7 +4,8 @@
 
 A kernel that multiplies one row group is compiled for each format and both types of vectors, and
 the instructions of the loop over the blocks of a tile, or over the groups of a block, are counted
-in its machine code, for one vector: those of a group of the format, and of 16 x 16 codes of it.
+in its machine code, for one vector: those of a group of the format, and of 16 x 16 codes of it,
+where they are multiplied as floats of either type, and where they can be as whole numbers.
 ``cost/tasks/tile_times.py`` has what the event model makes of that. Needs NVRTC or nvcc, and
 nvdisasm.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 
 from measuring import table
 
+from meshc.analysis.tasks.tiles import multiplied_whole
 from meshc.backends.cuda.tasks.coded import block_type
 from meshc.backends.cuda.toolchain.toolkit import compile_cubin, disassemble
 from meshc.ir.codes import CODE_FORMATS, CodeFormat
@@ -59,21 +61,26 @@ class Count:
         return self.of_block / self.fragments
 
 
-def counted(form: CodeFormat | None, dtype: str) -> Count:
-    """Those of a format, or of numbers of 16 bits, multiplied by a vector of ``dtype``. Raises
-    BuildError, and MeshcError ``cuda-toolkit``."""
-    call = "multiply_row_group<" if form is None else f"multiply_coded_group<{block_type(form)}, "
+def counted(form: CodeFormat | None, dtype: str, whole: bool = False) -> Count:
+    """Those of a format, or of numbers of 16 bits, multiplied by a vector of ``dtype``, or as
+    ``whole`` numbers. Raises BuildError, and MeshcError ``cuda-toolkit``."""
+    call = "multiply_row_group<"
+    if form is not None:
+        kind = block_type(form)
+        call = f"multiply_coded_group<{f'mc::Whole<{kind}>' if whole else kind}, "
     code = disassemble(compile_cubin(_KERNEL.format(dtype=dtype, call=call)))
     loop = min(filter(_products, _loops(code)), key=lambda one: len(one) / _products(one))
     products = _products(loop)
     fragments = 1 if form is None else form.group // 16
     of_block = 1 if form is None else fragments + _more_products(form, dtype)
+    if whole:
+        of_block = fragments // 2
     assert products % of_block == 0
     return Count(len(loop), products // of_block, fragments)
 
 
 def _products(loop: list[str]) -> int:
-    return sum("HMMA" in line for line in loop)
+    return sum("HMMA" in line or "IMMA" in line for line in loop)
 
 
 def _more_products(form: CodeFormat, dtype: str) -> int:
@@ -109,11 +116,13 @@ def main() -> None:
     """Print the table."""
     rows = []
     for form in (None, *CODE_FORMATS.values()):
-        counts = [counted(form, dtype) for dtype in ("f16", "bf16")]
-        own = [f"{c.of_block:.1f}" if form else "" for c in counts]
-        of_fragment = [f"{c.of_fragment:.1f}" for c in counts]
+        counts: list[Count | None] = [counted(form, dtype) for dtype in ("f16", "bf16")]
+        whole = form and multiplied_whole(form.codes, form.group, form.span, 1, form.span)
+        counts.append(counted(form, "f16", True) if whole else None)
+        own = [f"{c.of_block:.1f}" if form and c else "" for c in counts]
+        of_fragment = [f"{c.of_fragment:.1f}" if c else "" for c in counts]
         rows.append(["16 bits" if form is None else form.name, *own, *of_fragment])
-    heads = ["format", "a block, f16", "bf16", "16 x 16, f16", "bf16"]
+    heads = ["format", "a group, f16", "bf16", "whole", "16 x 16, f16", "bf16", "whole"]
     print(table(heads, rows))
 
 

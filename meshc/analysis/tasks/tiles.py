@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
 from meshc.devices import Device
+from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
 
 USUAL_BYTES = 16_384
@@ -24,6 +25,8 @@ MOST_VECTORS = 16
 MOST_NEIGHBOURS, NEIGHBOUR_LANES = 8, 256
 """Tokens of a batch, one behind the other in their request, for which a block attends at once, and
 lanes of heads whose sums a thread has in registers, of as many queries as a product takes."""
+DIGITS = 4
+"""Digits of eight bits that a vector has where codes are multiplied by whole numbers."""
 ATTENDED_QUERIES = 8
 """Queries whose attention takes the same instructions as that of one."""
 PIECE_BYTES = 16_384
@@ -52,6 +55,20 @@ def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:
     passes = max(min(NEIGHBOUR_LANES // lanes, MOST_NEIGHBOURS // together), 1)
     passes = min(passes, -(-tokens // together))
     return together * passes, together
+
+
+def multiplied_whole(codes: DType, group: int, span: int, vectors: int, width: int) -> bool:
+    """Whether codes of which a ``group`` has a scale, in blocks of ``span``, are multiplied as
+    whole numbers by so many ``vectors`` of ``width`` elements in the memory of a block (Digits in
+    mc_digits.cuh)."""
+    fits = codes in (DType.U4, DType.U8) and group % (2 * FRAGMENT) == 0 and width % span == 0
+    return fits and vectors <= DOUBLED_VECTORS
+
+
+def digit_bytes(group: int, vectors: int, width: int) -> int:
+    """Bytes of a block's memory for so many ``vectors`` of ``width`` elements as digits, and of
+    each ``group`` of them a unit and a sum of each."""
+    return width // group * (DIGITS * group * vectors + -(-8 * vectors // 16) * 16)
 
 
 def coded_tile_bytes(device: Device, block: int) -> int:

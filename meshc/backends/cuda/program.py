@@ -20,7 +20,7 @@ from meshc.ir.types import DType
 from meshc.support.declared_values import declared
 from meshc.support.diagnostics import fail
 
-FORMAT = 17
+FORMAT = 18
 
 _MOST_COUNT = 2**31 - 1  # of what a launch has
 CHUNK_UNIT, MOST_CHUNK = 8, 512

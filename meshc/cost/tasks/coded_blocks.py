@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshc.analysis.tasks.tiles import multiplied_whole
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.types import DType
@@ -18,7 +19,8 @@ FRAGMENT_ROWS = 16
 class Coded:
     """Blocks of a matrix that stays quantised: codes of this element type, which are multiplied as
     ``values``, in ``groups`` for so many ``fragments`` of tensor cores, with scales and, if
-    ``lifted``, least numbers of these, ``bytes`` in all."""
+    ``lifted``, least numbers of these, ``bytes`` in all. What are ``whole`` numbers may be
+    multiplied as such."""
 
     codes: DType
     values: DType
@@ -26,6 +28,16 @@ class Coded:
     fragments: int
     bytes: int
     lifted: bool
+    whole: bool = False
+
+    def multiplied_whole(self, vectors: int, width: int) -> bool:
+        """Whether these are, by so many ``vectors`` of ``width`` elements in a block's memory."""
+        return multiplied_whole(self.codes, self.group, self.groups * self.group, vectors, width)
+
+    @property
+    def group(self) -> int:
+        """Elements that have a scale."""
+        return self.fragments * FRAGMENT_ROWS
 
 
 def coded_of(module: Module, family: task.Family, stream: Value) -> Coded | None:

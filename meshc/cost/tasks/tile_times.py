@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import ATTENDED_QUERIES, PIECE_BYTES, coded_tile_bytes
+from meshc.analysis.tasks.tiles import ATTENDED_QUERIES, DIGITS, PIECE_BYTES, coded_tile_bytes
 from meshc.cost.cluster_sizes import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.coded_blocks import Coded
@@ -47,7 +47,7 @@ OF_CODES = {
     (DType.U3, DType.F16): 26,
     (DType.U3, DType.BF16): 30,
     (DType.U4, DType.F16): 7.5,
-    (DType.U4, DType.BF16): 10,
+    (DType.U4, DType.BF16): 11,
     (DType.U5, DType.F16): 25,
     (DType.U5, DType.BF16): 28,
     (DType.U6, DType.F16): 22,
@@ -65,6 +65,10 @@ OF_LEAST = {DType.F16: 5, DType.BF16: 9}
 """The same for the scales of a group, and where these are codes with a unit; and for its least
 numbers besides, which in bf16 codes' offset is taken off of. All are counted in machine code
 (docs/step-times.md)."""
+OF_WHOLE = {DType.U4: 2.8, DType.U8: 3.3}
+OF_WHOLE_GROUP = 23.5
+"""Instructions of a warp for 16 x 16 codes that are multiplied as whole numbers, and for the sums,
+scales and least numbers of a group of them; those of units come to the latter. Counted as above."""
 OF_FLOATS = 10
 """Instructions of a warp by which four floats of eight bits of each of its lanes become pairs of
 values, and their scales: 9 counted in machine code, and for heads of 128 lanes one for scales."""
@@ -242,6 +246,8 @@ class TileTimes:
         """Seconds for a whole tile of what ``piece`` brings."""
         if piece.kind == "product":
             columns = 2 * piece.rows if piece.rows <= 4 else piece.rows
+            if piece.coded is not None and piece.coded.whole:
+                columns = DIGITS * piece.rows
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
             whole = _at(times, columns) * NS
@@ -277,8 +283,12 @@ class TileTimes:
         blocks = size // coded.bytes
         groups = blocks * coded.groups
         fragments = groups * coded.fragments
-        issued = fragments * OF_CODES[coded.codes, coded.values]
-        of_group = OF_SCALES + (OF_LEAST[coded.values] if coded.lifted else 0)
+        if coded.whole:
+            of_codes, of_group = OF_WHOLE[coded.codes], OF_WHOLE_GROUP
+        else:
+            of_codes = OF_CODES[coded.codes, coded.values]
+            of_group = OF_SCALES + (OF_LEAST[coded.values] if coded.lifted else 0)
+        issued = fragments * of_codes
         issued += groups * (of_group + (OF_UNITS if coded.groups > 1 else 0))
         more = issued - OF_NUMBERS * self.tile // FRAGMENT_BYTES
         columns = (whole - least) * fragments * FRAGMENT_BYTES / self.tile

@@ -24,6 +24,7 @@ from meshc.analysis.tasks.tiles import (
     MOST_TOGETHER,
     USUAL_PAGE,
     columns_are_copied,
+    digit_bytes,
     looked_up_together,
     neighbours,
     streamed_copy_bytes,
@@ -111,12 +112,15 @@ def _stages(reader: _Reader, block: Block, env: Mapping[str, int]) -> Iterator[S
         elif isinstance(op, task.Phase):
             if not reader.meets:
                 yield Meeting()
-            families = tuple(
-                work
+            found = [
+                _Family(reader.module, f, env, reader.each, op.groups)
                 for f in op.regions[0].ops
                 if isinstance(f, task.Family) and (f.when is None or f.when.evaluate(env))
-                for work in _Family(reader.module, f, env, reader.each, op.groups).work()
-            )
+            ]
+            whole = len({form for family in found for form in family.forms()}) == 1
+            for family in found:
+                family.whole = whole
+            families = tuple(work for family in found for work in family.work())
             made = _choices(op) - choices
             choices |= made
             yield PhaseWork(op.name, families, op.blocks, op.cluster, op.groups, bool(made))
@@ -254,6 +258,7 @@ class _Family:
         if self.streamed and columns_are_copied(module.the_device(), *self.left()):
             self.streamed, self.copies = set(), self.streamed
         self.decoded = _decoded(family)
+        self.whole = True  # whether products of codes may be of whole numbers
         self.brought: list[tuple[Piece, NDArray[np.int64]]] = []
 
     def work(self) -> Iterator[FamilyWork]:
@@ -421,7 +426,23 @@ class _Family:
                 together = looked_up_together(along(read.view, read.dim)[1], page)
             return Piece(0, "attention", many, of_floats=of_floats, looked_up=together)
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
-        return Piece(0, "product", rows, filled, coded_of(self.module, self.family, stream))
+        coded = coded_of(self.module, self.family, stream)
+        if coded is not None:
+            coded = replace(coded, whole=self.multiplied_whole(coded))
+        return Piece(0, "product", rows, filled, coded)
+
+    def forms(self) -> set[Coded | None]:
+        """The blocks of codes that products multiply, None for numbers and where vectors are not
+        in the memory of a block."""
+        products = [*self.products()]
+        streams = (stream for stream, use in self.uses.items() if use in products)
+        found = {coded_of(self.module, self.family, one) for one in streams}
+        return {one if one and self.multiplied_whole(one) else None for one in found}
+
+    def multiplied_whole(self, coded: Coded) -> bool:
+        """Whether ``coded`` blocks are multiplied as whole numbers."""
+        by_blocks = self.streamed or self.copies
+        return self.whole and not by_blocks and coded.multiplied_whole(*self.left())
 
     def multiplied(self) -> int:
         """Rows of weights that a task multiplies."""
@@ -447,12 +468,16 @@ class _Family:
 
     def held(self) -> int:
         """Bytes of a block's memory that its tasks take: left sides of products, as 16 bits and
-        with up to four vectors what rounding left as well, so that products are those of f32, and
-        sums of warps."""
+        with up to four vectors what rounding left as well, so that products are those of f32, or
+        as digits, and sums of warps."""
         vectors, width = self.left()
         if self.streamed:
             return SUMS_BYTES // 2 * vectors
         columns = 2 * width * vectors * (2 if vectors <= 4 else 1)
+        groups = {
+            piece.coded.group for piece, _ in self.brought if piece.coded and piece.coded.whole
+        }
+        columns = max((digit_bytes(group, vectors, width) for group in groups), default=columns)
         return columns + SUMS_BYTES * vectors if width else 0
 
 

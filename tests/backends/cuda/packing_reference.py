@@ -172,8 +172,8 @@ def of_lanes(codes, bits, form, dtype):
             for i in range(4)
         ]
         if bits == 4:
-            first = sum(int(pairs[i][k]) << 4 * i + 16 * k for i in range(4) for k in range(2))
-            words.setdefault(lane, []).append(first * 8 % 2**32 + first * 8 // 2**32)
+            word = sum(int(pairs[i][k]) << 4 * i + 16 * k for i in range(4) for k in range(2))
+            words.setdefault(lane, []).append(word)
         elif not form.startswith("e4m3"):
             for a, b in (pairs[:2], pairs[2:]):
                 order = [a[0], b[0], a[1], b[1]]

@@ -112,4 +112,24 @@ inline void multiply_16x8x16(float* c, const u32* a, const u32* b, T, Site site 
     memcpy(c, here().warps[warp()].sums[lane()], 4 * sizeof(float));
 }
 
+// Of whole numbers: four bytes of a row or column to a word, without a sign on the left and with one on the right.
+inline void multiply_16x8x32(int* c, const u32* a, const u32* b, Site site = Site::current()) {
+    const u32 half = gather_warp(
+        site,
+        [&](Warp& w, u32 h) {
+            for (int i = 0; i < 4; i++) w.words[h][lane()][i] = a[i];
+            for (int i = 0; i < 2; i++) w.words[h][lane()][4 + i] = b[i];
+        },
+        [](Warp&, u32) {});
+    const auto& words = here().warps[warp()].words[half];
+    for (int i = 0; i < 4; i++) {
+        const u32 row = lane() / 4 * 4, column = (lane() % 4 * 2 + (i & 1)) * 4;
+        for (int k = 0; k < 32; k++) {
+            const u32 left = words[row + k % 16 / 4][(i >> 1) + k / 16 * 2] >> k % 4 * 8 & 0xff;
+            const u32 right = words[column + k % 16 / 4][4 + k / 16] >> k % 4 * 8 & 0xff;
+            c[i] += (int)left * (int)(int8_t)right;
+        }
+    }
+}
+
 }  // namespace mc

@@ -82,9 +82,21 @@ inline bf16 narrow<bf16>(float v) {
 
 inline u32 masked_or(u32 a, u32 mask, u32 more) { return (a & mask) | more; }
 
-inline u32 turned(u32 a, int by) { return std::rotr(a, by); }
-
 inline u32 masked_xor(u32 a, u32 mask, u32 more) { return (a & mask) ^ more; }
+
+inline u32 permuted(u32 a, u32 b, u32 wanted) {
+    const u64 both = (u64)b << 32 | a;
+    u32 found = 0;
+    for (int i = 0; i < 4; i++) found |= (u32)(both >> 8 * (wanted >> 4 * i & 7) & 0xff) << 8 * i;
+    return found;
+}
+
+// The even one of two that are as near; what int32 does not have is its largest or least number, NaN is 0.
+inline int nearest(float v) {
+    if (v != v) return 0;
+    if (v >= 2147483648.0f) return INT32_MAX;
+    return v < -2147483648.0f ? INT32_MIN : (int)nearbyintf(v);
+}
 
 template <class T>
 inline u32 add_two(u32 a, u32 b, T) {

@@ -324,19 +324,17 @@ MC_INLINE u32 masked_or(u32 a, u32 mask, u32 more) {
     return b;
 }
 
-// The bits of ``a`` by so many places lower, those that leave it above: in one instruction.
-MC_INLINE u32 turned(u32 a, int by) {
-    u32 b;
-    asm("shf.r.wrap.b32 %0, %1, %1, %2;" : "=r"(b) : "r"(a), "r"(by));
-    return b;
-}
-
 // The bits of ``a`` that ``mask`` has, and ``more``, without those that both have.
 MC_INLINE u32 masked_xor(u32 a, u32 mask, u32 more) {
     u32 b;
     asm("lop3.b32 %0, %1, %2, %3, 0x6a;" : "=r"(b) : "r"(a), "r"(mask), "r"(more));
     return b;
 }
+
+// Four of the bytes of ``a``, 0 to 3, and of ``b``, 4 to 7: which ones, ``wanted`` says from its last digit on.
+MC_INLINE u32 permuted(u32 a, u32 b, u32 wanted) { return __byte_perm(a, b, wanted); }
+
+MC_INLINE int nearest(float v) { return __float2int_rn(v); }
 
 // Two values of 16 bits that a word holds times those of another one.
 MC_INLINE u32 multiply_two(u32 a, u32 b, f16) {
@@ -472,6 +470,14 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// c[16, 8] += a[16, 32] b[32, 8] of whole numbers, bytes of ``a`` without and of ``b`` with a sign.
+MC_INLINE void multiply_16x8x32(int* c, const u32* a, const u32* b) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32"
+                 " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
 }  // namespace mc
 
 #include "mc_symmetric.cuh"
@@ -484,6 +490,7 @@ MC_INLINE void multiply_16x8x16(float* c, const u32* a, const u32* b, bf16) {
 #include "mc_codes.cuh"
 #include "mc_collectives.cuh"
 #include "mc_columns.cuh"
+#include "mc_digits.cuh"
 #include "mc_experts.cuh"
 #include "mc_fragments.cuh"
 #include "mc_functions.cuh"

@@ -14,43 +14,50 @@
 
 namespace mc {
 
-// Codes of four bits, of which ZERO stands for 0. Pair i of a lane's fragment has codes i and i + 4 of its word, from bit 3
-// on and around its end; pairs 1 and 3 are of the lower row, half 1.
+// Codes of four bits, of which ZERO stands for 0. Pair i of a lane's fragment has codes i and i + 4 of its word; pairs 1
+// and 3 are of the lower row, half 1.
 template <int ZERO>
 struct Codes4 {
     static constexpr int BITS = 4, WORDS = 1, REST = 0;
+    static constexpr float WHOLE_ZERO = ZERO;
 
-    // In f16 as numbers below the normal ones and the least of these, which are as far apart; those of the lower row at bits
-    // where they are 16 times larger.
+    // In f16 as numbers below the normal ones, those of the lower row at bits where they are 16 times larger.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
-        const u32 later = turned(words[0], 8);
-        pairs[0] = words[0] & 0x00780078u, pairs[1] = words[0] & 0x07800780u;
-        pairs[2] = later & 0x00780078u, pairs[3] = later & 0x07800780u;
+        const u32 later = words[0] >> 8;
+        pairs[0] = words[0] & 0x000f000fu, pairs[1] = words[0] & 0x00f000f0u;
+        pairs[2] = later & 0x000f000fu, pairs[3] = later & 0x00f000f0u;
     }
 
-    static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << (3 + 4 * half)) * 0x00010001u : 0; }
+    static MC_INLINE u32 taken_off(int half, f16) { return ZERO ? (0x8000u | ZERO << 4 * half) * 0x00010001u : 0; }
     static MC_INLINE float offset(f16) { return ZERO; }
-    static MC_INLINE float units(int half, f16) { return half ? 131072.0f : 2097152.0f; }
-    static MC_INLINE u32 ones(int half, f16) { return 0x00080008u << 4 * half; }
+    static MC_INLINE float units(int half, f16) { return half ? 1048576.0f : 16777216.0f; }
+    static MC_INLINE u32 ones(int half, f16) { return 0x00010001u << 4 * half; }
 
     // In bf16, whose numbers below the normal ones would leave sums below those of f32, as 1 + code / 16.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], bf16) {
-        pairs[0] = masked_or(words[0], 0x00780078u, 0x3f803f80u);
-        pairs[1] = masked_or(words[0] >> 4, 0x00780078u, 0x3f803f80u);
-        pairs[2] = masked_or(words[0] >> 8, 0x00780078u, 0x3f803f80u);
-        pairs[3] = masked_or(turned(words[0], 12), 0x00780078u, 0x3f803f80u);
+        pairs[0] = masked_or(words[0] << 3, 0x00780078u, 0x3f803f80u);
+#pragma unroll
+        for (int i = 1; i < 4; i++) pairs[i] = masked_or(words[0] >> (4 * i - 3), 0x00780078u, 0x3f803f80u);
     }
 
     static MC_INLINE u32 taken_off(int, bf16) { return (0xbf80u | ZERO << 3) * 0x00010001u; }
     static MC_INLINE float offset(bf16) { return 16.0f + ZERO; }
     static MC_INLINE float units(int, bf16) { return 16.0f; }
     static MC_INLINE u32 ones(int, bf16) { return 0x3d803d80u; }
+
+    // As bytes: those of the upper row, and of the lower one, 16 times as large.
+    static MC_INLINE void whole(const u32* words, u32 (&rows)[2]) {
+        rows[0] = words[0] & 0x0f0f0f0fu, rows[1] = words[0] & 0xf0f0f0f0u;
+    }
+
+    static MC_INLINE float whole_unit(int half) { return half ? 0.0625f : 1.0f; }
 };
 
 // Codes of eight bits, of which ZERO stands for 0: of a lane's two words each has two pairs, codes 0 and 2, 1 and 3.
 template <int ZERO>
 struct Codes8 {
     static constexpr int BITS = 8, WORDS = 2, REST = 0;
+    static constexpr float WHOLE_ZERO = ZERO;
 
     // In f16 as numbers below the normal ones.
     static MC_INLINE void fragment(const u32* words, u32 (&pairs)[4], f16) {
@@ -76,6 +83,13 @@ struct Codes8 {
     static MC_INLINE u32 taken_off(int, bf16) { return 0; }
     static MC_INLINE float offset(bf16) { return 0.0f; }
     static MC_INLINE float units(int, bf16) { return 1.0f; }
+
+    // As bytes of either row, in the order in which codes of four bits have them.
+    static MC_INLINE void whole(const u32* words, u32 (&rows)[2]) {
+        rows[0] = permuted(words[0], words[1], 0x6240), rows[1] = permuted(words[0], words[1], 0x7351);
+    }
+
+    static MC_INLINE float whole_unit(int) { return 1.0f; }
 };
 
 // Floats of eight bits (e4m3), of which none is NaN, at the place of those of 16 bits: 2^-8 times as much in f16 and 2^-120
@@ -237,14 +251,13 @@ struct OfCodes {
 // A block of codes of 16 rows x SPAN values, GROUP of which have a scale.
 template <class Codes, int GROUP, int SPAN, class Scales, class Leasts>
 struct Coded {
-    static constexpr int FRAGMENTS = SPAN / 16, OF_GROUP = GROUP / 16;
+    static constexpr int FRAGMENTS = SPAN / 16, OF_GROUP = GROUP / 16, GROUPS = SPAN / GROUP;
     static constexpr bool LIFTED = Leasts::THERE, IN_GROUPS = SPAN > GROUP;
     static constexpr int WORDS = Codes::WORDS;  // of a lane, of a fragment
     static constexpr int AT_ONCE = OF_GROUP * WORDS < 4 ? OF_GROUP * WORDS : 4;  // words that a lane loads
     static constexpr int STEP = WORDS ? AT_ONCE / (WORDS ? WORDS : 1) : 1;  // fragments of these
     static constexpr int CODES = 2 * SPAN * Codes::BITS;
     static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
-
     // Of how many fragments rows of ones are multiplied by the columns at once.
     template <class C>
     struct Together {
@@ -257,6 +270,11 @@ struct Coded {
     template <class Sums, class T>
     struct Of : Sums {
         Sums lifted;
+
+        // Adds the products of block number ``at``, of columns from the first one on.
+        MC_INLINE void add(const unsigned char* block, const T* columns, int at) {
+            Coded::add(*this, block, columns + at * FRAGMENTS * Sums::C::STEP);
+        }
 
         // Makes them the sums, by a warp, behind the last block.
         MC_INLINE void finish() {
@@ -276,11 +294,32 @@ struct Coded {
         }
     };
 
+    template <int BATCH, class T>
+    using RowsOf = Of<RowSums<T, BATCH>, T>;
+
+    // The words of a lane for STEP fragments from ``first`` on.
+    template <class T>
+    static MC_INLINE void load(const unsigned char* block, int first, u32 (&words)[WORDS ? AT_ONCE : 1]) {
+        if constexpr (WORDS > 0) load_fragment((const T*)(block + first * WORDS * 128) + lane() * AT_ONCE * 2, words);
+    }
+
+    // Codes of a fragment as bytes, which stand for so much each, and the numbers of a row for a group of them: what
+    // scales the products of codes, and what is added for each value.
+    static MC_INLINE void whole(const u32* words, u32 (&rows)[2]) { Codes::whole(words, rows); }
+    static MC_INLINE float whole_unit(int half) { return Codes::whole_unit(half); }
+    static MC_INLINE float scale(const unsigned char* block, int group, int row) {
+        return Scales::of(block + CODES, group, row);
+    }
+    static MC_INLINE float whole_least(const unsigned char* block, int group, int row, float scale) {
+        const float least = Leasts::of(block + CODES + Scales::BYTES, group, row);
+        return Codes::WHOLE_ZERO != 0.0f ? least - Codes::WHOLE_ZERO * scale : least;
+    }
+
     // Adds the products of a block with the same SPAN values of the vectors; both in shared memory.
     template <class Sums, class T>
     static MC_INLINE void add(Sums& sums, const unsigned char* block, const T* columns) {
 #pragma unroll 1
-        for (int group = 0; group < SPAN / GROUP; group++) add_group(sums, block, columns, group);
+        for (int group = 0; group < GROUPS; group++) add_group(sums, block, columns, group);
     }
 
 private:
@@ -300,9 +339,7 @@ private:
         for (int first = 0; first < OF_GROUP; first += STEP) {
             const int begin = group * OF_GROUP + first;
             u32 words[WORDS ? AT_ONCE : 1];
-            if constexpr (WORDS > 0) {
-                load_fragment((const T*)(block + begin * WORDS * 128) + lane() * AT_ONCE * 2, words);
-            }
+            load<T>(block, begin, words);
 #pragma unroll
             for (int n = 0; n < STEP; n++) {
                 const T* values = columns + (begin + n) * C::STEP;
@@ -364,21 +401,22 @@ MC_INLINE void bring_coded_group(const Ring<STAGES>& ring, int& item, const unsi
 }
 
 // Sums of a row group as multiply_row_group (mc_tasks.cuh) gives them. Warps take blocks in turn over all of the group,
-// as a tile has few.
+// as a tile has few. ``Coded`` says how they are multiplied.
 template <class Coded, int WARPS, int BATCH, class T, int STAGES, class Coming = There>
 MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const T* columns, float* parts, int& turn,
                                      int count, int tile_blocks, int me, Coming&& coming = There()) {
     typedef JoinedSums<T, BATCH, WARPS> Joined;
-    typename Coded::template Of<RowSums<T, BATCH>, T> sum;
+    typename Coded::template RowsOf<BATCH, T> sum;
+    typedef typename decltype(sum)::C C;
     int at = 0;
     do {
         const int end = coming.until(at, count, tile_blocks, Coded::FRAGMENTS);
         for (; at < end; at += tile_blocks, item++) {
             const unsigned char* tile = ring.ready(item);
             const int blocks = min(tile_blocks, count - at);
-#pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && Columns<BATCH>::TILES > 1) ? 1 : 2)
+#pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && C::TILES > 1) ? 1 : 2)
             for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
-                Coded::add(sum, tile + k * Coded::BYTES, columns + (at + k) * Coded::FRAGMENTS * Columns<BATCH>::STEP);
+                sum.add(tile + k * Coded::BYTES, columns, at + k);
             }
             ring.release(item);
         }

@@ -28,10 +28,11 @@ struct Columns {
     static constexpr int COUNT = BATCH * PARTS;
     static constexpr int TILES = (COUNT + 7) / 8;  // of the tensor cores' eight columns
     static constexpr int STEP = 16 * COUNT;  // values per block of 16: [COUNT, 16]
+    static constexpr bool TOGETHER = false;  // whether all lanes of a warp put values, if only some have any
 
     // Values k .. k + 7 of vector ``b``, k a multiple of eight, into shared memory.
     template <class T>
-    static MC_INLINE void put(T* columns, int b, int k, const float* v) {
+    static MC_INLINE void put(T* columns, int b, int k, const float* v, bool = true) {
         T* to = columns + k / 16 * STEP + b * PARTS * 16 + k % 16;
         float left[8];
 #pragma unroll
@@ -107,7 +108,8 @@ struct JoinedSums {
     static constexpr int COUNT = BATCH * 16;
     static constexpr int BYTES = WARPS * COUNT * (int)sizeof(float);
 
-    static MC_INLINE void put(float* parts, const RowSums<T, BATCH>& sums) {
+    template <class Sums>
+    static MC_INLINE void put(float* parts, const Sums& sums) {
         float* own = parts + warp() * COUNT;
         sums.each([&](int row, int vector, float sum) { own[vector * 16 + row] = sum; });
     }
@@ -258,7 +260,7 @@ MC_INLINE void put_columns(T* columns, const float* from, u32 me, int first = 0,
 // The same with RMSNorm and a gain. ``squares`` holds BATCH x WORKERS / 32 floats of shared memory.
 // Called by WORKERS threads that share group barrier ``group``; all is written when it returns.
 // The vectors are read twice unless registers keep them.
-template <class T, int BATCH, int WIDTH, int WORKERS, class Words = Plain>
+template <class T, int BATCH, int WIDTH, int WORKERS, class Of = Columns<BATCH>, class Words = Plain>
 MC_INLINE void put_normed_columns(T* columns, const float* from,
                                   const Gains<T, WIDTH, WORKERS>& gains, float epsilon,
                                   float* squares, u32 me, u32 group, int first = 0,
@@ -299,12 +301,13 @@ MC_INLINE void put_normed_columns(T* columns, const float* from,
 #pragma unroll
             for (int n = 0; n < AT_A_TIME; n++) {
                 const int k = ((int)me + (first_own + n) * WORKERS) * 8;
-                if (k < first || k >= end) continue;
+                const bool there = k >= first && k < end;
+                if (!Of::TOGETHER && !there) continue;
                 float g[8];
                 gains.get(first_own + n, me, g);
 #pragma unroll
                 for (int i = 0; i < 8; i++) v[n][i] = v[n][i] * scale * g[i];
-                Columns<BATCH>::put(columns, b, k - first, v[n]);
+                Of::put(columns, b, k - first, v[n], there);
             }
         }
     }

@@ -276,7 +276,7 @@ MC_INLINE float multiply_row_group(const Ring<STAGES>& ring, int& item, const T*
 // ---- Vectors as columns, by WORKERS threads that meet before anybody reads -----------------------------
 
 // BATCH vectors of WIDTH floats, ``stride`` apart, of which a thread asks for several before the first one is needed.
-template <int BATCH, int WIDTH, int WORKERS, class T, class Words = Plain>
+template <int BATCH, int WIDTH, int WORKERS, class Of = Columns<BATCH>, class T, class Words = Plain>
 MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int me, Words words = Words()) {
     typedef Filled<WIDTH, WORKERS> F;
     constexpr int AT_A_TIME = F::OWN <= Words::MOST ? F::OWN : F::OWN < 8 ? (F::OWN + 1) / 2 : 4;
@@ -288,7 +288,7 @@ MC_INLINE void put_plain_columns(T* columns, const float* from, int stride, int 
 #pragma unroll
             for (int n = 0; n < AT_A_TIME; n++) {
                 const int k = me + (first + n) * WORKERS;
-                if (k < F::CHUNKS) Columns<BATCH>::put(columns, b, k * 8, v[n]);
+                if (Of::TOGETHER || k < F::CHUNKS) Of::put(columns, b, k * 8, v[n], k < F::CHUNKS);
             }
         }
     }
@@ -340,16 +340,22 @@ struct Copied {
     }
 };
 
+// How many of so many eights of values threads go through who put them as columns: those of whole warps, if asked.
+template <class Of>
+MC_INLINE constexpr int of_warps(int eights) {
+    return Of::TOGETHER ? (eights + 31) / 32 * 32 : eights;
+}
+
 // Whatever value(vector, place) says, of WIDTH places.
-template <int BATCH, int WIDTH, int WORKERS, class T, class Value>
+template <int BATCH, int WIDTH, int WORKERS, class Of = Columns<BATCH>, class T, class Value>
 MC_INLINE void put_columns_of(T* columns, int me, Value value) {
-    constexpr int CHUNKS = (WIDTH + 15) / 16 * 2;
-    for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
-        const int b = i / CHUNKS, k = i % CHUNKS * 8;
+    constexpr int CHUNKS = (WIDTH + 15) / 16 * 2, ALL = BATCH * CHUNKS;
+    for (int at = me; at < of_warps<Of>(ALL); at += WORKERS) {
+        const int i = Of::TOGETHER ? min(at, ALL - 1) : at, b = i / CHUNKS, k = i % CHUNKS * 8;
         float v[8];
 #pragma unroll
         for (int n = 0; n < 8; n++) v[n] = WIDTH % 16 == 0 || k + n < WIDTH ? value(b, k + n) : 0.0f;
-        Columns<BATCH>::put(columns, b, k, v);
+        Of::put(columns, b, k, v, at < ALL);
     }
     group_sync(1, WORKERS);
 }
@@ -430,16 +436,17 @@ MC_INLINE void merge_attention_by_warp(const float* record, int first, float (&v
 
 // The attention of HEADS key heads, from records [HEADS, SPLITS, GROUP, RECORD] of each vector, ``apart`` floats from
 // those of the next.
-template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class T, class Words = Plain>
+template <int BATCH, int HEADS, int SPLITS, int GROUP, int HEAD, int RECORD, int WORKERS, class Of = Columns<BATCH>, class T,
+          class Words = Plain>
 MC_INLINE void put_merged_columns(T* columns, const float* records, int apart, int me, Words words = Words()) {
-    constexpr int CHUNKS = HEADS * GROUP * HEAD / 8;
+    constexpr int CHUNKS = HEADS * GROUP * HEAD / 8, ALL = BATCH * CHUNKS;
 #pragma unroll 1
-    for (int i = me; i < BATCH * CHUNKS; i += WORKERS) {
-        const int b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8);
+    for (int at = me; at < of_warps<Of>(ALL); at += WORKERS) {
+        const int i = Of::TOGETHER ? min(at, ALL - 1) : at, b = i / CHUNKS, head = i % CHUNKS / (HEAD / 8);
         const float* record = records + (size_t)b * apart + (head / GROUP * SPLITS * GROUP + head % GROUP) * RECORD;
         float v[8];
         merge_attention<SPLITS, HEAD, GROUP * RECORD>(record, i % (HEAD / 8) * 8, v, words);
-        Columns<BATCH>::put(columns, b, i % CHUNKS * 8, v);
+        Of::put(columns, b, i % CHUNKS * 8, v, at < ALL);
     }
     group_sync(1, WORKERS);
 }

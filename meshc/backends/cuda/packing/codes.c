@@ -83,14 +83,14 @@ static inline uint32_t mixed(uint32_t codes, int as_bf16) {
   return found | ((three ^ found << 2) >> 5 & 0x04000400);
 }
 
-/* Codes of four bits, from bit 3 on and around the end, floats of as many, and the lowest four bits of more. */
+/* Codes of four bits, floats of as many, and the lowest four bits of more. */
 static inline void put_fours(const uint8_t* a, const uint8_t* b, size_t fragments, int together, int bits, size_t lane,
                              uint8_t* out) {
   uint32_t units[MOST_SPAN / QUARTERS];
   for (size_t n = 0; n < QUARTERS * fragments; ++n) {
     const uint32_t pairs = PAIRS(4, 0, n);
     const uint32_t codes = (pairs & 0xff0000ffu) | (pairs & 0xff00u) << 8 | (pairs >> 8 & 0xff00u);
-    units[n] = bits >= E2M1_AS_F16 ? mixed(codes, bits == E2M1_AS_BF16) : bits == 4 ? codes << 3 | codes >> 29 : codes;
+    units[n] = bits >= E2M1_AS_F16 ? mixed(codes, bits == E2M1_AS_BF16) : codes;
   }
   if (together == 0) put_units(units, sizeof *units, fragments, 1, lane, out);
   if (together == 1) put_units(units, sizeof *units, fragments, 2, lane, out);

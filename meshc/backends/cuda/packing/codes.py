@@ -3,13 +3,13 @@
 A group of 16 rows is blocks of as many columns as have a scale in common. A block is the codes, a
 scale of each row, and in some formats a least number of each. Lane 4 g + q has of 16 columns the
 eight codes of the rows g and g + 8 that it has of a fragment (packing.fragments), as pairs 0 to 3
-of neighbours: of four bits one word, pair i being its codes i and i + 4 from bit 3 on and around
-the end; of eight bits two words, the codes of pairs 0 and 1 in the order 0, 2, 1, 3, then those of
-pairs 2 and 3. Of e4m3 a word has in its low half the first codes of its two pairs, in its high
-half the second ones, at the place of 16-bit floats of the type of the model (``_PLACES``): those
-of the later pair as the word is, those of the former where two shifts of it differ. So are those
-of the first pair of a word of e2m1 and the others. The words of a lane for all columns of a block
-lie together, by fours at the most, lane behind lane.
+of neighbours: of four bits one word, pair i being its codes i and i + 4; of eight bits two words,
+the codes of pairs 0 and 1 in the order 0, 2, 1, 3, then those of pairs 2 and 3. Of e4m3 a word has
+in its low half the first codes of its two pairs, in its high half the second ones, at the place of
+16-bit floats of the type of the model (``_PLACES``): those of the later pair as the word is, those
+of the former where two shifts of it differ. So are those of the first pair of a word of e2m1 and
+the others. The words of a lane for all columns of a block lie together, by fours at the most, lane
+behind lane.
 A C compiler makes of that what packs bytes that lie side by side; NumPy does the rest.
 """
 
@@ -283,8 +283,8 @@ def _planes(codes: NDArray[np.uint8], form: CodeFormat, dtype: str) -> Iterator[
     at = 0
     if bits >= 4:
         fours = _plane(pairs & 15, 4, np.uint32)
-        if bits == 4:
-            fours = fours << 3 | fours >> 29 if form.whole else _mixed(fours, dtype)
+        if not form.whole:
+            fours = _mixed(fours, dtype)
         yield _words(fours[..., None], form)
         at = 4
     if bits & 2:

@@ -48,6 +48,12 @@ def block_type(form: CodeFormat) -> str:
     return f"mc::Coded<{codes}, {form.group}, {form.span}, {scales}, {least}>"
 
 
+def digits_type(form: CodeFormat) -> str:
+    """Vectors that blocks of a matrix in ``form`` are multiplied by as whole numbers, as the
+    library has them (mc_digits.cuh)."""
+    return f"mc::Digits<{block_type(form)}, BATCH>"
+
+
 def coded_matrix(
     storage: Storage, weights: Sequence[Sequence[Value]], rows: int, form: CodeFormat
 ) -> Matrix:

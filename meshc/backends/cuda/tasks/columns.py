@@ -31,11 +31,15 @@ class Columns:
     then: Callable[[Text], None]
 
 
-def columns_of(values: Values, view: View, statements: Statements) -> Columns:
-    """The columns ``view``, ``[requests, width]``, of which no view is but the whole."""
+def columns_of(
+    values: Values, view: View, statements: Statements, kind: str | None = None
+) -> Columns:
+    """The columns ``view``, ``[requests, width]``, of which no view is but the whole. They are of
+    the library's usual kind, or of another ``kind``."""
     source = rounded(values, view)
-    found = _normed(values, source) or _merged(values, source) or _plain(values, source)
-    return found or _any(values, source, statements)
+    of = "" if kind is None else f", {kind}"
+    found = _normed(values, source, of) or _merged(values, source, of) or _plain(values, source, of)
+    return found or _any(values, source, statements, of)
 
 
 def _nothing(text: Text) -> None:
@@ -81,18 +85,18 @@ def aligned(values: Values, view: View, width: int) -> tuple[str, int] | None:
     return found if all(factor % 4 == 0 for factor in factors) else None
 
 
-def _plain(values: Values, view: View) -> Columns | None:
+def _plain(values: Values, view: View, of: str) -> Columns | None:
     width = extents(view)[1]
     found = aligned(values, view, width)
     if found is None:
         return None
     name, stride = found
     given = f"columns, {name}, {stride}, me{values.words(view.buffer)}"
-    call = f"mc::put_plain_columns<BATCH, {width}, WORKERS>({given});"
+    call = f"mc::put_plain_columns<BATCH, {width}, WORKERS{of}>({given});"
     return Columns(_nothing, lambda text: text.add(call))
 
 
-def _normed(values: Values, view: View) -> Columns | None:
+def _normed(values: Values, view: View, of: str) -> Columns | None:
     op = values.formula_of(view.buffer)
     if op is None or op.kernel != "rms_scale" or view.indices or view.reshape:
         return None
@@ -124,7 +128,7 @@ def _normed(values: Values, view: View) -> Columns | None:
 
     def then(text: Text) -> None:
         given = f"columns, {name}, gains, {eps}, parts, me, 1{words}"
-        text.add(f"mc::put_normed_columns<T, BATCH, {width}, WORKERS>({given});")
+        text.add(f"mc::put_normed_columns<T, BATCH, {width}, WORKERS{of}>({given});")
 
     return Columns(ahead, then)
 
@@ -177,7 +181,7 @@ def buffer_shape(value: Value) -> tuple[int, ...]:
     return value.type.shape
 
 
-def _merged(values: Values, view: View) -> Columns | None:
+def _merged(values: Values, view: View, of: str) -> Columns | None:
     found = merged(values, view.buffer)
     if found is None or view.indices or view.reshape or len(found.shape) != 5:
         return None
@@ -185,7 +189,7 @@ def _merged(values: Values, view: View) -> Columns | None:
     stride = values.storage.shape(found.records)[-1]
     at = values.spelled(values.storage.place(found.records, found.index(values)[0]))
     name = values.storage.scratch(found.records)
-    shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS"
+    shape = f"BATCH, {groups}, {splits}, {heads}, {found.lanes}, {stride}, WORKERS{of}"
     begin = name if at == "0" else f"{name} + {at}"
     apart = prod(values.storage.shape(found.records)[-4:])
     call = (
@@ -194,7 +198,7 @@ def _merged(values: Values, view: View) -> Columns | None:
     return Columns(_nothing, lambda text: text.add(call))
 
 
-def _any(values: Values, view: View, statements: Statements) -> Columns:
+def _any(values: Values, view: View, statements: Statements, of: str) -> Columns:
     requests, width = extents(view)
 
     def then(text: Text) -> None:
@@ -202,9 +206,8 @@ def _any(values: Values, view: View, statements: Statements) -> Columns:
         statements.add(hoisted(values, view))
         with values.within(b=requests, k=width):
             element = values.element(view, (Expr.var("b"), Expr.var("k")))
-        with text.within(
-            f"mc::put_columns_of<BATCH, {width}, WORKERS>(columns, me, [&](int b, int k) {{", "});"
-        ):
+        call = f"mc::put_columns_of<BATCH, {width}, WORKERS{of}>"
+        with text.within(f"{call}(columns, me, [&](int b, int k) {{", "});"):
             text.add(f"return {element};")
 
     return Columns(_nothing, then)

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from meshc.analysis.cuda.blocks import FRAGMENT
-from meshc.analysis.tasks.tiles import coded_tile_bytes, tile_bytes
-from meshc.backends.cuda.tasks.coded import block_bytes, block_type, coded_matrix
+from meshc.analysis.tasks.tiles import (
+    DOUBLED_VECTORS,
+    coded_tile_bytes,
+    digit_bytes,
+    multiplied_whole,
+    tile_bytes,
+)
+from meshc.backends.cuda.tasks.coded import block_bytes, block_type, coded_matrix, digits_type
 from meshc.backends.cuda.tasks.columns import Columns, columns_of
 from meshc.backends.cuda.tasks.families import Placed, rows_of, streamed_products
 from meshc.backends.cuda.tasks.lanes import Lanes
@@ -64,6 +70,10 @@ class Product:
         else:
             self.matrix = coded_matrix(self.storage, parts, self.rows, self.form)
         self.width = extents(View(rows[0].streams[0].result))[1]
+        form, count = self.form, self.storage.tokens
+        self.whole = form is not None and multiplied_whole(
+            form.codes, form.group, form.span, count, self.width
+        )
         self._place()
 
     def _place(self) -> None:
@@ -94,7 +104,16 @@ class Product:
     def columns(self) -> Columns:
         """How its columns are made."""
         statements = Statements(self.values, Text(), self.locals)
-        return columns_of(self.values, self.left, statements)
+        kind = digits_type(self.form) if self.form is not None and self.whole else None
+        return columns_of(self.values, self.left, statements, kind)
+
+    @property
+    def column_bytes(self) -> int:
+        """Bytes of these."""
+        count, width = self.storage.tokens, -(-self.width // FRAGMENT) * FRAGMENT
+        if self.form is not None and self.whole:
+            return digit_bytes(self.form.group, count, width)
+        return 2 * count * (2 if count <= DOUBLED_VECTORS else 1) * width
 
     # --- text
 
@@ -151,7 +170,8 @@ class Product:
             given = f"columns, parts, turn, {self.blocks}, {self.tile_blocks}, me{self.coming}"
             kernel = "multiply_row_group<"
             if self.form is not None:
-                kernel = f"multiply_coded_group<{block_type(self.form)}, "
+                kind = block_type(self.form)
+                kernel = f"multiply_coded_group<{f'mc::Whole<{kind}>' if self.whole else kind}, "
             product = f"mc::{kernel}WARPS, BATCH>(ring, item, {given})"
             text.add(f"const float sum = {product};")
             with text.within("if (me < LANES) {"):
@@ -295,6 +315,13 @@ class Product:
     def _sum(self, row: str) -> str:
         """The sum of the ``row`` of a thread's group and its vector, of its own row for none."""
         return f"mc::shuffle(sum, mc::lane() / 16 * 16 + {row})" if row else "sum"
+
+
+def multiplied_alike(products: Sequence[Product]) -> None:
+    """Products that have the same columns multiply by whole numbers if all can, in one format."""
+    forms = {one.form if one.whole else None for one in products}
+    for one in products:
+        one.whole = one.whole and len(forms) == 1
 
 
 _OF_NEIGHBOURS = frozenset({"square_sum", "row_sum", "row_max"})

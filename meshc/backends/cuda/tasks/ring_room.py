@@ -92,10 +92,7 @@ class Room:
 
     def _column_bytes(self) -> int:
         """Bytes of the left sides of products of a phase, of that in which these are largest."""
-        products = [form for form in self.forms if has_columns(form)]
-        width = max((-(-p.width // FRAGMENT) * FRAGMENT for p in products), default=0)
-        count = self.storage.tokens
-        return 2 * count * (2 if count <= 4 else 1) * width
+        return max((form.column_bytes for form in self.forms if has_columns(form)), default=0)
 
     def _attending_bytes(self) -> int:
         """Bytes of what attention works in."""

@@ -34,7 +34,7 @@ from meshc.backends.cuda.tasks.families import (
 )
 from meshc.backends.cuda.tasks.kernel_parts import KernelPart
 from meshc.backends.cuda.tasks.neighbours import Neighbours
-from meshc.backends.cuda.tasks.products import Product
+from meshc.backends.cuda.tasks.products import Product, multiplied_alike
 from meshc.backends.cuda.tasks.ring_room import Form, Room, has_columns
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
@@ -256,6 +256,7 @@ class StepText:
         shared = [p for p in products if not p.of_tasks]
         if len({p.key for p in shared}) > 1 or 0 < len(shared) < len(products):
             fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
+        multiplied_alike(products)
         made = shared[0].columns() if shared else None
         if phase.meets == task.CLUSTER:
             if made is not None:

@@ -54,6 +54,7 @@ class _OfMemory(Product):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.whole = False
         left = self.left
         read = self.values.reads.get(left.buffer)
         if read is None or left.indices or left.reshape or left.order:
