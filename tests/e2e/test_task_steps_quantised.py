@@ -97,7 +97,7 @@ def test_every_code_is_packed_as_a_byte_of_its_own(form):
 
 WIDE = replace(LLAMA, decoder=replace(LLAMA.decoder, hidden=160, features=192))
 SUPER = replace(LLAMA, decoder=replace(LLAMA.decoder, hidden=256, features=256, heads=4, lanes=64))
-# Of five vectors no product of codes is one of whole numbers.
+# Of five vectors no products of codes are of whole numbers.
 MANY, MANY_SUPER = (replace(one.with_columns(5), columns=False) for one in (WIDE, SUPER))
 CODES, DIGITS = "mc_codes.cuh", "mc_digits.cuh"
 INT4, Q8, FLOATS, LEAST, E2M1 = "int4", "q8", "floats", "least", "e2m1"
@@ -126,7 +126,7 @@ CASES = {
     "threes": (SUPER, "f16", "q3_k"),
     "fours in groups": (SUPER, "f16", "q4_k"),
     "many fours in groups": (MANY_SUPER, "f16", "q4_k"),
-    "four": (replace(WIDE.with_columns(4), columns=False), "f16", "int4_32"),
+    "four": (replace(SUPER.with_columns(4), columns=False), "f16", "int4_128"),
     "sixes": (SUPER, "f16", "q6_k"),
     "sixes bf16": (SUPER, "bf16", "q6_k"),
 }

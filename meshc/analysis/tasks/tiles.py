@@ -25,8 +25,9 @@ MOST_VECTORS = 16
 MOST_NEIGHBOURS, NEIGHBOUR_LANES = 8, 256
 """Tokens of a batch, one behind the other in their request, for which a block attends at once, and
 lanes of heads whose sums a thread has in registers, of as many queries as a product takes."""
-DIGITS = 4
-"""Digits of eight bits that a vector has where codes are multiplied by whole numbers."""
+DIGITS, LONG_GROUP = 4, 128
+"""Digits of eight bits that a vector has where codes are multiplied as whole numbers; and of how
+many codes a scale is at least where that is done for vectors with more than eight digits, too."""
 ATTENDED_QUERIES = 8
 """Queries whose attention takes the same instructions as that of one."""
 PIECE_BYTES = 16_384
@@ -60,9 +61,10 @@ def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:
 def multiplied_whole(codes: DType, group: int, span: int, vectors: int, width: int) -> bool:
     """Whether codes of which a ``group`` has a scale, in blocks of ``span``, are multiplied as
     whole numbers by so many ``vectors`` of ``width`` elements in the memory of a block (Digits in
-    mc_digits.cuh)."""
+    mc_digits.cuh): where that takes fewer instructions, which of more than two vectors it does for
+    long groups alone."""
     fits = codes in (DType.U4, DType.U8) and group % (2 * FRAGMENT) == 0 and width % span == 0
-    return fits and vectors <= DOUBLED_VECTORS
+    return fits and vectors <= (DOUBLED_VECTORS if group >= LONG_GROUP else DOUBLED_VECTORS // 2)
 
 
 def digit_bytes(group: int, vectors: int, width: int) -> int:

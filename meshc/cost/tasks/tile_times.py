@@ -66,9 +66,10 @@ OF_LEAST = {DType.F16: 5, DType.BF16: 9}
 numbers besides, which in bf16 codes' offset is taken off of. All are counted in machine code
 (docs/step-times.md)."""
 OF_WHOLE = {DType.U4: 2.8, DType.U8: 3.3}
-OF_WHOLE_GROUP = 23.5
-"""Instructions of a warp for 16 x 16 codes that are multiplied as whole numbers, and for the sums,
-scales and least numbers of a group of them; those of units come to the latter. Counted as above."""
+OF_WHOLE_GROUP, OF_MORE_DIGITS = 23.5, 24
+"""Instructions of a warp for 16 x 16 codes that are multiplied as whole numbers; for the sums,
+scales and least numbers of a group of them, to which those of units come; and for more than eight
+digits of vectors, by a long group. Counted as above."""
 OF_FLOATS = 10
 """Instructions of a warp by which four floats of eight bits of each of its lanes become pairs of
 values, and their scales: 9 counted in machine code, and for heads of 128 lanes one for scales."""
@@ -246,14 +247,12 @@ class TileTimes:
         """Seconds for a whole tile of what ``piece`` brings."""
         if piece.kind == "product":
             columns = 2 * piece.rows if piece.rows <= 4 else piece.rows
-            if piece.coded is not None and piece.coded.whole:
-                columns = DIGITS * piece.rows
             times = self._points("product_tile_ns")
             parts = max(8 // columns, 1) if self.packed else 1
             whole = _at(times, columns) * NS
             size = self.size(piece)
             if piece.coded is not None:
-                whole = self.decoded(piece.coded, size, whole, _at(times, 8) * NS)
+                whole = self.decoded(piece.coded, size, whole, _at(times, 8) * NS, piece.rows)
             if piece.vectors:
                 shared = self.device.real("shared_bytes_per_second") / self.device.cores
                 whole = max(whole, size * (1 + piece.vectors) / shared)
@@ -277,14 +276,15 @@ class TileTimes:
         at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
         return at_once * self.device.real("clock_hz") / self.device.real("decoding_cycles")
 
-    def decoded(self, coded: Coded, size: int, whole: float, least: float) -> float:
-        """Seconds for a tile of ``size`` bytes of codes, where one of 16-bit weights takes
-        ``whole``, and ``least`` by the fewest columns."""
+    def decoded(self, coded: Coded, size: int, whole: float, least: float, vectors: int) -> float:
+        """Seconds for a tile of ``size`` bytes of codes by so many ``vectors``, where one of 16-bit
+        weights takes ``whole``, and ``least`` by the fewest columns."""
         blocks = size // coded.bytes
         groups = blocks * coded.groups
         fragments = groups * coded.fragments
         if coded.whole:
             of_codes, of_group = OF_WHOLE[coded.codes], OF_WHOLE_GROUP
+            of_group += OF_MORE_DIGITS if DIGITS * vectors > 8 else 0
         else:
             of_codes = OF_CODES[coded.codes, coded.values]
             of_group = OF_SCALES + (OF_LEAST[coded.values] if coded.lifted else 0)

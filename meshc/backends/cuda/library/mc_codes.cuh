@@ -258,6 +258,7 @@ struct Coded {
     static constexpr int STEP = WORDS ? AT_ONCE / (WORDS ? WORDS : 1) : 1;  // fragments of these
     static constexpr int CODES = 2 * SPAN * Codes::BITS;
     static constexpr int BYTES = CODES + Scales::BYTES + Leasts::BYTES;
+
     // Of how many fragments rows of ones are multiplied by the columns at once.
     template <class C>
     struct Together {
