@@ -62,7 +62,7 @@ def pytest_pycollect_makeitem(collector, name, obj):
     return None
 
 
-_MANY, _VERY_MANY, _MOST = 8, 16, 48
+_MANY, _VERY_MANY, _MOST = 8, 16, 32
 _WHOLE = {"slow", "every_case"}
 
 

@@ -65,6 +65,7 @@ class StreamQuantised(Pass):
     """  # noqa: E501
 
     NAME: ClassVar[str] = "stream-quantised"
+    ROUNDS: ClassVar[bool] = True
     LEVELS: ClassVar[tuple[str, ...]] = ("task",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset({"streams_free"})
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()

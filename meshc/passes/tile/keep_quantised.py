@@ -51,6 +51,7 @@ class KeepQuantised(Pass):
     """
 
     NAME: ClassVar[str] = "keep-quantised"
+    ROUNDS: ClassVar[bool] = True
     LEVELS: ClassVar[tuple[str, ...]] = ("tile",)
     REQUIRES: ClassVar[frozenset[str]] = frozenset()
     ESTABLISHES: ClassVar[frozenset[str]] = frozenset()
