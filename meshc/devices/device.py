@@ -384,6 +384,11 @@ class Device(Numbers):
         """Bytes on their way to each core that fill the bandwidth of the shared memory."""
         return self.whole("bytes_in_flight")
 
+    @property
+    def early_bytes_in_flight(self) -> int:
+        """Bytes on their way to each core, of what it needs behind a meeting that is not over."""
+        return self.whole("early_bytes_in_flight")
+
     # --- R
 
     def first(self, what: str) -> int:

@@ -136,10 +136,10 @@ def test_all_rounds_are_followed_where_blocks_do_not_meet(small):
 
 def test_phases_between_meetings_are_one():
     tile = Tile(1, 0, 2)
-    one = Run([[tile], []], [3, 0], 4, 10)
+    one = Run([[tile], []], [3, 0], 4, 3, at_once=10)
     assert joined([one]) is one
     other = replace(one, at_once=5)
-    assert joined([one, other]) == Run([[tile, tile], []], [6, 0], 8, 5)
+    assert joined([one, other]) == Run([[tile, tile], []], [6, 0], 8, 6, at_once=5)
 
 
 def test_fewer_blocks_have_more_each(small):
@@ -198,10 +198,10 @@ def test_a_device_without_such_numbers_is_refused(small):
 
 def test_the_ring_is_what_columns_leave():
     times = TileTimes(H200)
-    assert times.ring(44032 + 8192) == Ring(10, 3)  # as the step of Llama-2-7B has
-    assert times.ring(0) == Ring(14, 3)
+    assert times.ring(44032 + 8192) == Ring(10, 3, early=1)  # as the step of Llama-2-7B has
+    assert times.ring(0) == Ring(14, 3, early=1)
     assert times.fits(140_000) and not times.fits(183_000)
-    assert times.ring(190_000) == Ring(4, 3)
+    assert times.ring(190_000) == Ring(4, 3, early=1)
 
 
 @pytest.mark.parametrize(

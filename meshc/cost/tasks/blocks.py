@@ -78,19 +78,23 @@ class Memory:
 
 @dataclass(frozen=True)
 class Ring:
-    """Tiles that a block has room for, and how many are on their way at once. ``ahead`` more are
-    asked for into L2 before the ring has room for them; of these L2 keeps a share until then."""
+    """Tiles that a block has room for, and how many are on their way at once; only ``early`` of
+    them, if that is not 0, until the block has what it needs of the others behind the meeting in
+    front of their phase. ``ahead`` more are asked for into L2 before the ring has room for them; of
+    these L2 keeps a share until then."""
 
     tiles: int
     flying: int
     ahead: int = 0
     kept: float = 1.0
+    early: int = 0
 
 
 @dataclass(frozen=True)
 class Run:
     """What each block does in a phase: its tiles, the bytes that it reads first, so many at once
-    and then the next ones, and the seconds until these are ready for its tasks. A block without
+    and then the next ones, and the seconds until these are ready for its tasks, the last ``first``
+    of which tiles are asked for as usual. A block without
     either only takes part in the meeting, which is by a counter or by ``tags`` in words. Where only
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
@@ -103,6 +107,7 @@ class Run:
     tiles: Sequence[Tiles]
     read: Sequence[float]
     ready: float
+    first: float = 0.0
     at_once: float = inf
     cluster: int = 0
     told: float = 0.0
@@ -157,7 +162,7 @@ class _Block:
     now: float = 0.0  # when it has computed what has come
     begun: float = 0.0  # when the meeting in front of the phase began
     since: float = 0.0  # when it last had what a phase's tasks need
-    known: float = 0.0  # since when it may ask for its next tiles, as far as these are late
+    known: float = 0.0  # since when it may ask for its next tiles, as far as these are late or early
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
     parked: bool = False  # whether its next tile waits for a place in the ring, or is late
@@ -189,6 +194,8 @@ class _Machine:
         self.gates = [
             n for n, run in enumerate(runs) if run.chosen or run.late or (run.kernel and n)
         ]
+        # Phases in front of which all meet: their tiles are asked for early, fewer at a time.
+        self.meets = [n for n, run in enumerate(runs) if n and not (run.cluster or run.kernel)]
         self.phase, self.ended, self.last, self.begun = 0, 0, 0.0, 0.0
         self.kernel = 0  # the phase that the last kernel began with
         self.free = 0.0  # when memory has answered all that it was asked for
@@ -237,7 +244,7 @@ class _Machine:
         else:
             answer = self.answered(now, tile.bytes / memory.rate)
         soonest = now + memory.latency
-        steady = answer >= soonest and block.may and not self.apart
+        steady = answer >= soonest and now >= block.known and block.may and not self.apart
         self.steady = self.steady + 1 if steady else min(self.steady, 0)
         block.came.append(answer if answer > soonest else soonest)
         block.asked = now + tile.asking
@@ -293,7 +300,7 @@ class _Machine:
         known = [-inf] * max(ring - at, 0) + block.done[max(at - ring, 0) :]
         return Streaming(
             block.number,
-            block.numbers[at : min(end + ring, self.known_before(block))],
+            block.numbers[at : min(end + ring, self.known_before(block), self.met_before(block))],
             now,
             max(end - at, 0),
             block.now,
@@ -323,8 +330,7 @@ class _Machine:
                 block.parked = True
                 return None
             now = max(now, block.known)
-        if at >= self.ring.flying:
-            now = max(now, block.came[at - self.ring.flying])
+        now = max(now, self.allowed(block, at))
         behind = at - self.ring.tiles
         if behind >= 0:
             if behind >= len(block.done):
@@ -332,6 +338,24 @@ class _Machine:
                 return None
             now = max(now, block.done[behind])
         return now
+
+    def allowed(self, block: _Block, at: int) -> float:
+        """When no more tiles are on their way to ``block`` than may be with the one ``at`` this
+        place."""
+        flying, early = self.ring.flying, self.ring.early
+        few = block.came[at - early] if at >= early > 0 else 0.0
+        usual = block.came[at - flying] if at >= flying else 0.0
+        if not early:
+            return usual
+        usual = max(usual, block.known)
+        return few if at >= self.met_before(block) else min(few, usual)
+
+    def met_before(self, block: _Block) -> int:
+        """How many tiles of ``block`` are those of phases behind no meeting to come."""
+        if not self.ring.early:
+            return len(block.tiles)
+        to_come = bisect_left(self.meets, block.phase + (1 if block.may else 0))
+        return block.ends[self.meets[to_come] - 1] if self.meets[to_come:] else len(block.tiles)
 
     def known_before(self, block: _Block) -> int:
         """How many tiles of ``block`` are known: those in front of the next choice, of the next
@@ -461,10 +485,25 @@ class _Machine:
             block.may, block.begun, block.since = True, self.begun, block.now
             if run.chosen or (run.late and has_tiles):
                 block.known = block.now
+            elif self.ring.early:
+                block.known = block.now - (run.first if ready else 0.0)
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:
             heapq.heappush(self.events, (behind + run.at_once / shared.rate, len(self.blocks) + 1))
+        if self.ring.early:
+            self.ask_as_usual()
+
+    def ask_as_usual(self) -> None:
+        """Blocks that have waited until few tiles were on their way ask for the next ones."""
+        count = len(self.blocks)
+        asking = [number for _, number in self.events if number < count]
+        self.events = [event for event in self.events if event[1] >= count]
+        for block in map(self.blocks.__getitem__, asking):
+            after = self.next(block)
+            if after is not None:
+                self.events.append((after, block.number))
+        heapq.heapify(self.events)
 
     def launch(self, now: float) -> None:
         """The kernel of the phase begins: its tiles may be asked for."""

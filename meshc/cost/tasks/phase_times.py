@@ -286,7 +286,7 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     if any(first):  # which no thread asks for
         read, at_once = [own + piece for own, piece in zip(read, first, strict=True)], inf
     late = any(family.beside_vectors for family in phase.families)
-    return Run(tiles, read, ready, at_once, chosen=phase.chosen, late=late)
+    return Run(tiles, read, ready, times.first(any(tiles)), at_once, chosen=phase.chosen, late=late)
 
 
 class _TilesOf:
@@ -378,7 +378,8 @@ def joined(runs: Sequence[Run]) -> Run:
     read = [sum(each) for each in zip(*(r.read for r in runs), strict=True)]
     at_once = min(run.at_once for run in runs)
     gates = {"chosen": any(run.chosen for run in runs), "late": any(run.late for run in runs)}
-    return Run(tiles, read, sum(run.ready for run in runs), at_once, **gates)
+    ready, first = (sum(getattr(run, name) for run in runs) for name in ("ready", "first"))
+    return Run(tiles, read, ready, first, at_once, **gates)
 
 
 def _add(into: Spent, other: Spent, times: int) -> None:

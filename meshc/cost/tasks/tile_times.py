@@ -139,8 +139,9 @@ class TileTimes:
         than are on their way, whether there is room or not: see :meth:`fits`."""
         place = max(-(-place // FRAGMENT_BYTES) * FRAGMENT_BYTES, self.tile)
         flying = -(-self.device.bytes_in_flight // place)
+        early = min(-(-self.device.early_bytes_in_flight // place), flying)
         tiles = (self.device.whole("memory_bytes") - held - BESIDE_RING) // place
-        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying)
+        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying, early=early)
 
     def place(self, piece: Piece) -> int:
         """Bytes that a tile of ``piece`` has of the ring: of cached tokens those of the longest
@@ -162,9 +163,11 @@ class TileTimes:
     def ready(self, read: float, brings: bool) -> float:
         """Seconds until a block has made of the bytes that it read at a meeting what its tasks
         take; ``brings``: whether these bring tiles, which they multiply."""
-        device = self.device
-        first = device.real("ready_ns") if brings else 0.0
-        return (first + device.real("prepare_ns") * read / 1024) * NS
+        return self.first(brings) + self.device.real("prepare_ns") * read / 1024 * NS
+
+    def first(self, brings: bool) -> float:
+        """Seconds from what a block has prepared to its first product, if it ``brings`` tiles."""
+        return self.device.real("ready_ns") * NS if brings else 0.0
 
     def copying(self, size: float) -> float:
         """Seconds in which copies bring a block so many bytes out of L2, and all others as many."""

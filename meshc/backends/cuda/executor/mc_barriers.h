@@ -114,5 +114,6 @@ void arrive_read(Barrier* b, u32 rank);
 void expect(Barrier* b, u32 bytes);
 void wait(Barrier* b, u32 parity);
 void wait_for_peers(Barrier* b, u32 parity);
+void wait_for_either(Barrier* b, u32 parity, Barrier* other, u32 other_parity);
 
 }  // namespace mc

@@ -359,6 +359,8 @@ void waited(const Barrier* b, u32 parity, bool for_peers) {
     if (for_peers) acquire(phases.peers.ended[parity & 1], false);
 }
 
+void looked_at(const Barrier* b) { known(b, false); }
+
 // Who does ``what`` in the proxy of copies comes behind the write of ``cell``.
 static void check_copied(const Cell& cell, const unsigned char* at, const char* what, const char* who) {
     const Clock& clock = state.threads[me()];

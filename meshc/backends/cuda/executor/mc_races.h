@@ -47,6 +47,7 @@ void init_fence();
 void arrive(const Barrier* b, bool has_read);
 void end_phase(const Barrier* b);
 void waited(const Barrier* b, u32 parity, bool for_peers);
+void looked_at(const Barrier* b);
 
 // Copies, and what orders them and grids.
 void copy(const Copy& copy);

@@ -221,6 +221,21 @@ MC_INLINE void wait_for_peers(Barrier* b, u32 parity) {
 
 #undef MC_WAIT
 
+// Until a phase of one of both has ended, those of these parities; shows nothing.
+MC_INLINE void wait_for_either(Barrier* b, u32 parity, Barrier* other, u32 other_parity) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again: mbarrier.test_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra ended;\n"
+        "mbarrier.test_wait.parity.shared::cta.b64 done, [%2], %3;\n"
+        "@!done bra again;\n"
+        "ended:\n"
+        "}" ::"r"(shared_address(b)),
+        "r"(parity), "r"(shared_address(other)), "r"(other_parity)
+        : "memory");
+}
+
 // ---- Copies that an mbarrier counts; addresses and sizes are multiples of 16 ------------------
 
 // Global to shared memory.

@@ -388,10 +388,11 @@ private:
     }
 };
 
-// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at once.
-template <class Coded, int STAGES>
+// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which as many as ``flying``, a number
+// or a pace, are on their way at once.
+template <class Coded, int STAGES, class Flying>
 MC_INLINE void bring_coded_group(const Ring<STAGES>& ring, int& item, const unsigned char* from, int count,
-                                 int tile_blocks, int flying) {
+                                 int tile_blocks, const Flying& flying) {
 #pragma unroll 1
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const u32 bytes = min(tile_blocks, count - at) * (u32)Coded::BYTES;

@@ -83,6 +83,42 @@ MC_INLINE void cluster_gather(float* all, int rows, int stride, int first, int c
     wait_for_peers(arrived, parity);
 }
 
+// How many tiles of a ring are on their way at once: FLYING, but EARLY of those that are needed behind a meeting that
+// is not over, since what blocks tell each other waits behind tiles. Warps of workers say by an mbarrier, of COUNT in
+// turn, that they have what they need of other blocks; how soon that is known changes nothing but when tiles come.
+// Each thread counts the meetings in front of phases that bring tiles.
+template <int FLYING, int EARLY>
+struct Pace {
+    static constexpr int COUNT = 4;
+    static constexpr int BARRIER_BYTES = COUNT * (int)sizeof(Barrier);
+
+    Barrier* barriers;
+    int met = -1;  // the last one
+    bool told = true;
+
+    MC_INLINE Pace(unsigned char* barriers) : barriers((Barrier*)barriers) {}
+
+    // By one thread, before init_fence() and a barrier of all.
+    MC_INLINE void set_up(u32 workers) {
+        for (int i = 0; i < COUNT; i++) init(barriers + i, workers);
+    }
+
+    // What follows is needed behind a meeting.
+    MC_INLINE void meet() { met++, told = false; }
+
+    // Workers: this warp has what it needs of other blocks, or needs nothing.
+    MC_INLINE void over() {
+        if (told) return;
+        told = true;
+        if (lane() == 0) arrive(barriers + met % COUNT);
+    }
+
+    // Producer: until a tile is there, by an mbarrier, or the meeting is over.
+    MC_INLINE void wait_for_tile(Barrier* tile, u32 parity) const {
+        wait_for_either(tile, parity, barriers + met % COUNT, met / COUNT & 1);
+    }
+};
+
 // A ring of STAGES tiles that one producer thread fills with copies and ``consumers`` warps read.
 // Items are numbered from 0 on both sides; an item's place and the parities of its barriers follow
 // from its number, so the ring runs through phases of a kernel without being drained.
@@ -121,6 +157,13 @@ struct Ring {
     // Producer: wait until no more than ``most`` tiles, fewer than the ring has, are on their way with ``item``.
     MC_INLINE void limit(int item, int most) const {
         if (item >= most) wait(full + (item - most) % STAGES, ((item - most) / STAGES) & 1);
+    }
+
+    template <int FLYING, int EARLY>
+    MC_INLINE void limit(int item, const Pace<FLYING, EARLY>& pace) const {
+        limit(item, FLYING);
+        if (pace.met < 0 || item < EARLY) return;
+        pace.wait_for_tile(full + (item - EARLY) % STAGES, ((item - EARLY) / STAGES) & 1);
     }
 
     // Producer: one of the copies of ``item``.

@@ -50,9 +50,9 @@ struct Streamed {
     static MC_INLINE int deep(int groups) { return PLACE / (groups * BLOCK + VECTORS); }
 
     // By one thread: ``count`` blocks of the ``groups`` row groups that begin at from(number), and of the vectors.
-    template <class T, int STAGES, class From>
+    template <class T, int STAGES, class Flying, class From>
     static MC_INLINE void bring(const Ring<STAGES>& ring, int& item, int groups, const T* vectors, int count,
-                                int flying, From from) {
+                                const Flying& flying, From from) {
         const int most = deep(groups);
 #pragma unroll 1
         for (int at = 0; at < count; at += most, item++) {

@@ -71,11 +71,11 @@ struct Neighbours {
 // ---- The warp that brings ---------------------------------------------------------------------------
 // Its loops are not unrolled: what a layer takes of all warps should find room in the cache of instructions.
 
-// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which ``flying`` are on their way at
-// once: more would delay meetings.
-template <class T, int STAGES>
+// By one thread: ``count`` blocks of a row group, ``tile_blocks`` to an item, of which as many as ``flying``, a number
+// or a pace, are on their way at once: more would delay meetings.
+template <class T, int STAGES, class Flying>
 MC_INLINE void bring_row_group(const Ring<STAGES>& ring, int& item, const T* from, int count, int tile_blocks,
-                               int flying) {
+                               const Flying& flying) {
 #pragma unroll 1
     for (int at = 0; at < count; at += tile_blocks, item++) {
         const u32 bytes = min(tile_blocks, count - at) * 256 * (u32)sizeof(T);

@@ -23,17 +23,18 @@ from meshc.ir.ops import tile
 
 @dataclass
 class Attention:
-    """A family that attends, perhaps ``alone`` in its phase; ``ranges`` are those of names around
-    it."""
+    """A family that attends, perhaps ``alone`` in its phase, which is ``paced`` where tiles are
+    brought in front of a meeting; ``ranges`` are those of names around it."""
 
     family: Placed
     storage: Storage
     locals: Locals
     ranges: dict[str, tuple[int, int]]
     alone: bool = False
+    paced: bool = False
 
     def __post_init__(self) -> None:
-        self.tiles = CachedTiles(self.family, self.storage, self.ranges)
+        self.tiles = CachedTiles(self.family, self.storage, self.ranges, self.paced)
         self.routine = self._routine()
         if self.routine is not None:
             record = self.tiles.record.view.buffer

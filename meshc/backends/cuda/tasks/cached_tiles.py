@@ -11,7 +11,7 @@ from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.matrix_places import base
 from meshc.backends.cuda.tasks.neighbours import BEFORE, Neighbours
 from meshc.backends.cuda.tasks.spelling import bounds, condition
-from meshc.backends.cuda.tasks.statements import Text
+from meshc.backends.cuda.tasks.statements import OVER, Text
 from meshc.backends.cuda.tasks.storage import Storage
 from meshc.backends.cuda.tasks.values import Values, extents
 from meshc.ir.affine import Cond, Expr
@@ -28,11 +28,13 @@ ZERO = Expr.const(0)
 @dataclass
 class CachedTiles:
     """The tiles of caches that a family folds; ``ranges`` are those of names around it. Of caches
-    whose rows lie side by side a tile has whole rows."""
+    whose rows lie side by side a tile has whole rows. Where they are ``paced`` workers say when they
+    have what they need of other blocks."""
 
     family: Placed
     storage: Storage
     ranges: dict[str, tuple[int, int]]
+    paced: bool = False
 
     def __post_init__(self) -> None:
         (self.loop,) = [op for op in self.family.ops if isinstance(op, tile.For) and streams_of(op)]
@@ -94,7 +96,7 @@ class CachedTiles:
             text.add(f"mc::Pages<{self.storage.page}, {side}, {self.tokens}> from({given});")
             with self.rounds(text, release=False, skip="from.turn()"):
                 begin = self.values.spelled(first)
-                acquired = f"ring.limit(item, FLYING), ring.acquire(item, {self._copied()})"
+                acquired = f"ring.limit(item, pace), ring.acquire(item, {self._copied()})"
                 text.add(
                     f"const int begin = {begin}, count = {self._count(end)};",
                     f"if (mc::lane() == 0) {acquired};",
@@ -175,6 +177,8 @@ class CachedTiles:
             # The first of several neighbours sees what is farthest in front of them.
             when = when.substitute({AHEAD: Expr.var(BEFORE)})
         text.add(f"const int tiles = {self.values.spelled(self.loop.count)};")
+        if release and self.paced:
+            text.add(OVER)
         with text.within(f"for (int {var} = 0; {var} < tiles; {var}++) {{"):
             if when is not None and not when.is_true:
                 with text.within(f"if (!({condition(when, self.values.ranges)})) {{"):

@@ -126,11 +126,11 @@ class Product:
                 kind, unit = block_type(self.form), block_bytes(self.form)
                 at = f"(size_t)({self.values.spelled(place)}) * {unit}"
                 begin = f"{self.matrix.place.name} + {at}"
-                given = f"ring, item, {begin}, {self.blocks}, {self.tile_blocks}, FLYING"
+                given = f"ring, item, {begin}, {self.blocks}, {self.tile_blocks}, pace"
                 text.add(f"mc::bring_coded_group<{kind}>({given});")
                 return
             begin = f"{self.matrix.place.name} + (size_t)({self.values.spelled(place)}) * 256"
-            count = f"{self.blocks}, {self.tile_blocks}, FLYING"
+            count = f"{self.blocks}, {self.tile_blocks}, pace"
             text.add(f"mc::bring_row_group(ring, item, {begin}, {count});")
 
     @property

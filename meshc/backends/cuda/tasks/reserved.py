@@ -21,7 +21,7 @@ _OF_KERNEL = """
 Ring arena arrive asked at b before begin cached came candidate choice chosen columns coming cosine
 cosines count element end ends even filled first from from_layer front gains given group groups h
 heard i item joined k key keys known lane last layers left lengths locals logits made mc me met
-mine neighbours new_key new_value nth number odd own pages part parts pass past place published
+mine neighbours new_key new_value nth number odd own pace pages part parts pass past place published
 queries ready record rest ring round row run runs score seen sine sines statistics step_ stored sum
 tags target task there tile tiles to_layer token tokens told told_before told_of turn v value wait
 """

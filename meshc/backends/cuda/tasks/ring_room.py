@@ -41,7 +41,7 @@ class QueriesDoNotFit(MeshcError):
 @dataclass(frozen=True)
 class Room:
     """What the ``forms`` of all families take of a block, their ``locals`` and those of what is
-    ``attending`` among it; and choices of experts."""
+    ``attending`` among it; choices of experts; and barriers where tiles are ``paced``."""
 
     storage: Storage
     clusters: Clusters
@@ -49,6 +49,7 @@ class Room:
     locals: Locals
     attending: Locals
     choosing: Choosing
+    paced: bool = False
 
     def arena(self) -> tuple[Arena, int, int, int]:
         """Shared memory, bytes of a tile, tiles of the ring and tiles that are on their way; none
@@ -107,6 +108,8 @@ class Room:
         if streamed:
             sums = max(sums, SUMS_APART * count)
         parts = [("BARRIERS", 16 * MOST_STAGES, "")] if brings else []
+        if self.paced:
+            parts.append(("PACE", 32, "that meetings are over"))
         parts.append(("PARTS", 4 * sums, "sums of the warps"))
         if streamed:
             parts.append(("READY", 8, ""))

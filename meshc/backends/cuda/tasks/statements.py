@@ -28,6 +28,7 @@ from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 SYNC = "mc::group_sync(1, WORKERS);"
+OVER = "pace.over();"
 MOST_STAGED = 2048
 """Elements of a vector that is brought to shared memory before statements read it: eight of each
 thread."""

@@ -36,7 +36,7 @@ from meshc.backends.cuda.tasks.kernel_parts import KernelPart
 from meshc.backends.cuda.tasks.neighbours import Neighbours
 from meshc.backends.cuda.tasks.products import Product, multiplied_alike
 from meshc.backends.cuda.tasks.ring_room import Form, Room, has_columns
-from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
+from meshc.backends.cuda.tasks.statements import OVER, SYNC, Locals, Text
 from meshc.backends.cuda.tasks.storage import CHOSEN, LOGITS, OF_GPUS, RUNS_BEFORE, Storage
 from meshc.backends.cuda.tasks.streamed_products import (
     HEAR as HEAR_OF_COLUMNS,
@@ -60,6 +60,10 @@ _HALVES = {
     task.RANKS: ("arrive_ranks(met, target, told_of, heard, me);", "wait_ranks(told, heard, me);"),
 }
 """The two halves of a meeting of all blocks, of this GPU or of all."""
+_PACED = frozenset({task.COUNTER, task.TAGS, task.RANKS})
+"""Meetings in front of which fewer tiles are asked for at a time, so that they do not wait."""
+PACE = "pace.meet();"
+"""What both sides of a ring do at each of these that is in front of a phase that brings tiles."""
 
 MOST_STEPS, MOST_ENDS = 64, 16
 """Steps of a launch, and tokens that end a text, of which a program takes notice itself."""
@@ -112,7 +116,7 @@ class StepText:
 
     def __post_init__(self) -> None:
         self.forms: list[Form] = []
-        self.meetings = self.of_ranks = 0
+        self.meetings = self.of_ranks = self.paced = 0
         self.ranks = 0 if self.module.ranks is None else self.module.ranks.count
         self.device = self.module.the_device()
         self.bring, self.compute = Text(2), Text(1)
@@ -221,19 +225,29 @@ class StepText:
         choice = self.choosing.made_for(phase, ranges)
         if choice is not None:
             self.bring.add(HEAR)
+        paced = bool(brought) and self._paces(phase)
+        self.paced += paced
         if brought:
             with self.bring.within(f"{when}{{  // {phase.name}"):
+                self.bring.add(*[PACE] * paced)
                 self._bring(phase, brought)
         title = phase.name if names == phase.name else f"{phase.name}: {names}"
         self.compute.add("", f"// ---- {title}")
         with self.compute.within(f"{when}{{"):
-            self._columns(phase, forms, choice)
-            self.compute.add(_run(phase, forms))
+            self.compute.add(*[PACE] * paced)
+            at_once = self._columns(phase, forms, choice) or not _attend(forms)
+            self.compute.add(*[OVER] * (paced and at_once), _run(phase, forms))
             if _stream_columns(forms):
                 self.compute.add(TELL)
             self._ask(phase, _copied(forms))
             for form in forms:
                 form.compute(self.compute)
+            self.compute.add(*[OVER] * (paced and not at_once))
+
+    def _paces(self, phase: Phase) -> bool:
+        """Whether fewer tiles than usual are asked for in front of the meeting before ``phase``."""
+        fewer = self.device.early_bytes_in_flight < self.device.bytes_in_flight
+        return fewer and phase.meets in _PACED
 
     def _bring(self, phase: Phase, forms: Sequence[Product | Attention]) -> None:
         text = self.bring
@@ -248,9 +262,9 @@ class StepText:
                 form.bring(text)
             text.add("item = mc::shuffle(item, 0);")
 
-    def _columns(self, phase: Phase, forms: Sequence[Form], choice: str | None) -> None:
-        """What all tasks of a phase have, asked for before blocks have met; and the choice of
-        experts, which the warp that brings waits for."""
+    def _columns(self, phase: Phase, forms: Sequence[Form], choice: str | None) -> bool:
+        """What all tasks of a phase have, asked for before blocks have met, and whether there is
+        something; and the choice of experts, which the warp that brings waits for."""
         text = self.compute
         products = [form for form in forms if has_columns(form)]
         shared = [p for p in products if not p.of_tasks]
@@ -279,6 +293,7 @@ class StepText:
             text.add(choice)
         if made is not None and not _copied(shared):
             made.then(text)
+        return made is not None
 
     def _ask(self, phase: Phase, copied: Sequence[CopiedProduct]) -> None:
         """The left side that ``copied`` products of all tasks have, where a block has one of them,
@@ -297,7 +312,8 @@ class StepText:
     def _form(self, family: Placed, ranges: dict[str, tuple[int, int]], phase: Phase) -> Form:
         if folds(family):
             alone = len(phase.families) == 1 and not phase.groups
-            made = Attention(family, self.storage, self.attending, ranges, alone)
+            given = family, self.storage, self.attending, ranges, alone, self._paces(phase)
+            made = Attention(*given)
             if any(one.most != made.neighbours.most for one in _neighbours(self.forms)):
                 made.neighbours.alone()  # runs of neighbours are found once for all families
             return made
@@ -317,7 +333,13 @@ class StepText:
         """The kernel, what it takes of a GPU, and the names of its arguments. A file begins with a
         ``head``."""
         room = Room(
-            self.storage, self.clusters, self.forms, self.locals, self.attending, self.choosing
+            self.storage,
+            self.clusters,
+            self.forms,
+            self.locals,
+            self.attending,
+            self.choosing,
+            self.paced > 0,
         )
         arena, tile, stages, flying = room.arena()
         storage, count = self.storage, self.storage.tokens
@@ -350,6 +372,7 @@ class StepText:
             tile_bytes=tile,
             tile_blocks=storage.tile_blocks,
             flying=flying,
+            early=min(-(-self.device.early_bytes_in_flight // tile), flying) if self.paced else 0,
             shared=[p for p in arena.parts if p.name != "COLUMNS" or self.products],
             pages=storage.capacity_pages,
             parameters=", ".join(parameters),
@@ -477,6 +500,11 @@ def _neighbours(forms: Sequence[Form]) -> list[Neighbours]:
 def _copied(forms: Sequence[Form]) -> list[CopiedProduct]:
     """The products whose left sides, which lie in memory, are copied."""
     return [form for form in forms if isinstance(form, CopiedProduct)]
+
+
+def _attend(forms: Sequence[Form]) -> bool:
+    """Whether there is attention, whose tasks say themselves when they have what they need."""
+    return any(isinstance(form, Attention) for form in forms)
 
 
 def _stream_columns(forms: Sequence[Form]) -> bool:

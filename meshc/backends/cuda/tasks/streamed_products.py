@@ -145,7 +145,7 @@ class StreamedProduct(_OfMemory):
         with self._rounds(text):
             at = self.storage.place(self.vectors, self.first_of_vectors)
             vectors = self._begin
-            given = f"ring, item, groups, {vectors}, {self.blocks}, FLYING, [&](int number) {{"
+            given = f"ring, item, groups, {vectors}, {self.blocks}, pace, [&](int number) {{"
             if self.of_tasks:
                 text.add("const int task = first;")
                 self._point(text, at.free_vars)
