@@ -169,12 +169,25 @@ class Clock:
         found = [0, *self.ends[number]]
         return found[others[0]] if others else len(self.blocks[number].tiles)
 
+    def early(self, number, now):
+        """Whether the next tile of a block is needed behind a meeting of all, no kernel's end, at
+        which the block does not have what it needs."""
+        block = self.blocks[number]
+        of = next(p for p, end in enumerate(self.ends[number]) if end > block.asked)
+        run = self.runs[self.phase]
+        read = run.read[number] or len(run.tiles[number]) > 0
+        has = 0 <= block.ready <= now + (run.first if read else 0)
+        to_come = range(self.phase + has, of + 1)
+        return self.ring.early and any(p and not self.runs[p].kernel for p in to_come)
+
     def ask(self, now):
         """Whether anybody could ask for a tile."""
         asked = False
         for number, block in enumerate(self.blocks):
             while block.asked < self.known(number, now) and block.asker <= now:
                 flying = sum(came > now for came in block.came)
+                if self.early(number, now) and flying >= self.ring.early:
+                    break
                 inside = block.asked - sum(done <= now for done in block.done)
                 if flying >= self.ring.flying or inside >= self.ring.tiles:
                     break
@@ -312,7 +325,9 @@ def test_drawn_programs_against_a_clock(seed):
             name: seed % n == n - 1 and rng.random() < 0.5
             for name, n in (("kernel", 2), ("late", 3), ("chosen", 5))
         }
-        runs.append(Run(tiles, read, rng.randint(0, 9), rng.choice([2, 3, 100]), **gates))
+        ready = rng.randint(0, 9)
+        first = rng.randint(0, ready)
+        runs.append(Run(tiles, read, ready, rng.choice([2, 3, 100]), **gates, first=first))
     memory = memory_of(
         rng.randint(0, 15),
         SIGNAL_WAYS * rng.randint(1, 3),
@@ -321,7 +336,8 @@ def test_drawn_programs_against_a_clock(seed):
     )
     memory = replace(memory, kernel=SIGNAL_WAYS * rng.randint(1, 3))
     places = rng.randint(1, 5)
-    ring = Ring(places, rng.randint(1, places))
+    flying = rng.randint(1, places)
+    ring = Ring(places, flying, early=rng.choice([0, rng.randint(1, flying)]))
     found = simulate(runs, memory, ring)
     assert [spent.seconds for spent in found] == Clock(runs, memory, ring).seconds()
     busy = sum(tile.bytes for run in runs for own in run.tiles for tile in own)

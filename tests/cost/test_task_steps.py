@@ -136,10 +136,10 @@ def test_all_rounds_are_followed_where_blocks_do_not_meet(small):
 
 def test_phases_between_meetings_are_one():
     tile = Tile(1, 0, 2)
-    one = Run([[tile], []], [3, 0], 4, 3, at_once=10)
+    one = Run([[tile], []], [3, 0], 4, 10, first=3)
     assert joined([one]) is one
     other = replace(one, at_once=5)
-    assert joined([one, other]) == Run([[tile, tile], []], [6, 0], 8, 6, at_once=5)
+    assert joined([one, other]) == Run([[tile, tile], []], [6, 0], 8, 5, first=6)
 
 
 def test_fewer_blocks_have_more_each(small):

@@ -30,9 +30,11 @@ def drawn(seed):
             counts = [rng.randint(0, most) for _ in range(16)]
         read = [rng.choice((0, 4096)) for _ in range(16)]
         chosen = bool(phase) and rng.random() < 0.3
-        runs.append(Run([task * n for n in counts], read, 2650 * NS, late=chosen))
+        first = rng.choice((0, 2000 * NS))
+        runs.append(Run([task * n for n in counts], read, 2650 * NS, late=chosen, first=first))
     flying = rng.choice((1, 2, 4))
-    return runs, MEMORY, Ring(flying + rng.randint(0, 8), flying)
+    early = rng.choice((0, 0, 1, flying // 2))
+    return runs, MEMORY, Ring(flying + rng.randint(0, 8), flying, early=early)
 
 
 def test_stays_of_blocks_are_what_phases_take():

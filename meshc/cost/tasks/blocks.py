@@ -107,7 +107,6 @@ class Run:
     tiles: Sequence[Tiles]
     read: Sequence[float]
     ready: float
-    first: float = 0.0
     at_once: float = inf
     cluster: int = 0
     told: float = 0.0
@@ -116,6 +115,7 @@ class Run:
     chosen: bool = False
     late: bool = False
     kernel: bool = False
+    first: float = 0.0
 
 
 @dataclass
@@ -162,7 +162,8 @@ class _Block:
     now: float = 0.0  # when it has computed what has come
     begun: float = 0.0  # when the meeting in front of the phase began
     since: float = 0.0  # when it last had what a phase's tasks need
-    known: float = 0.0  # since when it may ask for its next tiles, as far as these are late or early
+    known: float = 0.0  # since when it may ask for its next tiles, as far as these are late
+    usual: float = 0.0  # since when as many of the phase's tiles may be on their way as usual
     waited: float = 0.0  # for memory in the phase
     may: bool = False  # whether it has what the phase's tasks need
     parked: bool = False  # whether its next tile waits for a place in the ring, or is late
@@ -244,7 +245,7 @@ class _Machine:
         else:
             answer = self.answered(now, tile.bytes / memory.rate)
         soonest = now + memory.latency
-        steady = answer >= soonest and now >= block.known and block.may and not self.apart
+        steady = answer >= soonest and now >= block.usual and block.may and not self.apart
         self.steady = self.steady + 1 if steady else min(self.steady, 0)
         block.came.append(answer if answer > soonest else soonest)
         block.asked = now + tile.asking
@@ -264,7 +265,13 @@ class _Machine:
         """Follow many tiles at once, those of all blocks that ask for some: up to the next event of
         another kind, and before the last block ends the phase."""
         count, flying = len(self.blocks), self.ring.flying
-        asking = [e for e in self.events if e[1] < count and len(self.blocks[e[1]].came) >= flying]
+        asking = [
+            (now, number)
+            for now, number in self.events
+            if number < count
+            and len(self.blocks[number].came) >= flying
+            and self.as_usual(self.blocks[number], now)
+        ]
         others = [event for event in self.events if event not in asking]
         until = min(others, default=(inf, count))[0]
         blocks = [self.blocks[number] for _, number in asking]
@@ -297,15 +304,17 @@ class _Machine:
         to the last one for which its ring has room when all of the phase is computed."""
         at, ring = len(block.came), self.ring.tiles
         end = block.ends[block.phase] if block.may else len(block.done)
+        last, usual = min(end + ring, self.known_before(block)), self.met_before(block)
         known = [-inf] * max(ring - at, 0) + block.done[max(at - ring, 0) :]
         return Streaming(
             block.number,
-            block.numbers[at : min(end + ring, self.known_before(block), self.met_before(block))],
+            block.numbers[at : min(last, usual)],
             now,
             max(end - at, 0),
             block.now,
             block.came[-self.ring.flying :],
             known + [inf] * (ring - len(known)),
+            usual < last,
         )
 
     def ask_ahead(self, block: _Block, now: float, size: float) -> float:
@@ -347,8 +356,14 @@ class _Machine:
         usual = block.came[at - flying] if at >= flying else 0.0
         if not early:
             return usual
-        usual = max(usual, block.known)
+        usual = max(usual, block.usual)
         return few if at >= self.met_before(block) else min(few, usual)
+
+    def as_usual(self, block: _Block, now: float) -> bool:
+        """Whether as many of the next tiles as usual are on their way to ``block``."""
+        if not self.ring.early:
+            return True
+        return block.usual <= now and len(block.came) < self.met_before(block)
 
     def met_before(self, block: _Block) -> int:
         """How many tiles of ``block`` are those of phases behind no meeting to come."""
@@ -485,8 +500,8 @@ class _Machine:
             block.may, block.begun, block.since = True, self.begun, block.now
             if run.chosen or (run.late and has_tiles):
                 block.known = block.now
-            elif self.ring.early:
-                block.known = block.now - (run.first if ready else 0.0)
+            if self.ring.early and self.phase in self.meets:
+                block.usual = block.now - (run.first if ready else 0.0)
             self.spent[self.phase].meeting += block.now - self.begun
             self.compute(block)
         if self.left:

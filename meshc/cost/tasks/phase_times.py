@@ -286,7 +286,8 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     if any(first):  # which no thread asks for
         read, at_once = [own + piece for own, piece in zip(read, first, strict=True)], inf
     late = any(family.beside_vectors for family in phase.families)
-    return Run(tiles, read, ready, times.first(any(tiles)), at_once, chosen=phase.chosen, late=late)
+    before = times.first(any(tiles))
+    return Run(tiles, read, ready, at_once, chosen=phase.chosen, late=late, first=before)
 
 
 class _TilesOf:
@@ -379,7 +380,7 @@ def joined(runs: Sequence[Run]) -> Run:
     at_once = min(run.at_once for run in runs)
     gates = {"chosen": any(run.chosen for run in runs), "late": any(run.late for run in runs)}
     ready, first = (sum(getattr(run, name) for run in runs) for name in ("ready", "first"))
-    return Run(tiles, read, ready, first, at_once, **gates)
+    return Run(tiles, read, ready, at_once, first=first, **gates)
 
 
 def _add(into: Spent, other: Spent, times: int) -> None:

@@ -27,7 +27,7 @@ class Streaming:
     """A block, and what is known of its next ``tiles``, a row for each: the seconds that memory
     takes for it, and those of asking for it and of computing at it. The first one is asked for at
     ``next``. Of the first ``computed`` tiles the block computes each one that has come; it is at
-    one until ``now``. ``came`` are the times at which those on their way come, ``done`` those at
+    one until ``now``. ``more`` tiles may be asked for behind the last one, in another way. ``came`` are the times at which those on their way come, ``done`` those at
     which the tiles in the ring, which are more, are computed, infinite where that is not known."""
 
     number: int
@@ -37,6 +37,7 @@ class Streaming:
     now: float
     came: Sequence[float]
     done: Sequence[float]
+    more: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class _Stream:
         self.number = np.array([block.number for block in blocks])
         self.count = np.array([len(block.tiles) for block in blocks])
         self.computed = np.array([block.computed for block in blocks])
+        self.more = np.array([block.more for block in blocks])
         self.next = np.array([block.next for block in blocks])
         self.now = np.array([block.now for block in blocks])
         width = int(self.count.max()) + self.flying * MOST_ROUNDS
@@ -122,12 +124,13 @@ class _Stream:
             self.lasting(asks[rows, columns], float(asks[:, -1].min()), answers),
             int(turns[:, 1:][behind].min(initial=turns.size)),
             self.but_the_last(live, places[:, :-1], turns),
+            end := self.up_to_more(live, places[:, :-1], turns),
         )
         taken = np.count_nonzero(turns < asked, axis=1)
         self.take(live, taken, asks[:, :-1] + seconds[:, :, 1], waited)
         self.free = float(answers[asked])
         self.rounds = min(2 * (1 + asked // (live.size * self.flying)), MOST_ROUNDS)
-        return asked > live.size
+        return live.size < asked < end
 
     def turns(self, live: Places, places: Places) -> Places:
         """The order in which the tiles of these places are asked for: that of those that are first,
@@ -176,6 +179,11 @@ class _Stream:
         last: list[int] = sorted(turns[places == self.computed[live, None] - 1].tolist())
         ended = int(np.count_nonzero((self.computed > 0) & (self.place >= self.computed)))
         return min([turns.size, *last[max(self.most - ended, 0) :]])
+
+    def up_to_more(self, live: Places, places: Places, turns: Places) -> int:
+        """How many tiles are asked for up to the first one behind which a block has more."""
+        last = turns[(places == self.count[live, None] - 1) & self.more[live, None]]
+        return int(last.min(initial=turns.size)) + 1
 
     def take(self, live: Places, taken: Places, asked: Numbers, waited: Numbers) -> None:
         """So many tiles of each block are asked for and, if they are of those, computed."""

@@ -139,9 +139,9 @@ class TileTimes:
         than are on their way, whether there is room or not: see :meth:`fits`."""
         place = max(-(-place // FRAGMENT_BYTES) * FRAGMENT_BYTES, self.tile)
         flying = -(-self.device.bytes_in_flight // place)
-        early = min(-(-self.device.early_bytes_in_flight // place), flying)
+        early = -(-self.device.early_bytes_in_flight // place)
         tiles = (self.device.whole("memory_bytes") - held - BESIDE_RING) // place
-        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying, early=early)
+        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying, early=early if early < flying else 0)
 
     def place(self, piece: Piece) -> int:
         """Bytes that a tile of ``piece`` has of the ring: of cached tokens those of the longest

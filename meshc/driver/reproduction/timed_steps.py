@@ -209,7 +209,7 @@ def _work_as_timed(module: Module, cached: int) -> tuple[Stage, ...]:
 
 def kernel_ring(model: str, cached: int, flying: int = FLYING, ahead: int = 0) -> Ring:
     """The ring of the persistent kernel, whose warps have sums of one vector."""
-    times = TileTimes(_module(model).the_device())
+    times = times_then(_module(model).the_device())
     stages = work_of_kernel(model, cached)
     widest = max(f.held for stage in stages for phase in _phases(stage) for f in phase.families)
     kept = exp(-ahead * times.tile * times.device.cores / L2_BYTES)
@@ -229,11 +229,17 @@ def with_numbers(device: Device, numbers: Mapping[str, float | str]) -> Device:
     return replace(device, numbers={**device.numbers, **changed})
 
 
+def times_then(device: Device) -> TileTimes:
+    """Times of programs that asked for tiles in front of a meeting as they did behind it."""
+    early = {"early_bytes_in_flight": device.bytes_in_flight}
+    return TileTimes(with_numbers(device, early))
+
+
 def predicted(
     step: Recorded, device: Device | None = None, flying: int = FLYING, ahead: int = 0
 ) -> StepTime:
     """What the model expects of a step of the persistent kernel."""
-    times = TileTimes(device or with_numbers(_module(step.model).the_device(), THEN))
+    times = times_then(device or with_numbers(_module(step.model).the_device(), THEN))
     ring = kernel_ring(step.model, step.cached, flying, ahead)
     return time_of_work(work_of_kernel(step.model, step.cached), times, ring)
 
@@ -244,7 +250,7 @@ def predicted_of_tasks(step: Recorded) -> StepTime:
     module = tasks_of(step.model, capacity, step.batch, more=step.options)
     numbers = {**THEN, "attention_asking_ns": EMITTED_ASKING_NS}
     device = with_numbers(module.the_device(), numbers)
-    return time_of_work(_work_as_timed(module, step.cached), TileTimes(device))
+    return time_of_work(_work_as_timed(module, step.cached), times_then(device))
 
 
 def predicted_of_own(step: Recorded) -> StepTime:
@@ -252,7 +258,7 @@ def predicted_of_own(step: Recorded) -> StepTime:
     capacity = CAPACITY if step.batch == 1 else CAPACITY_OF_BATCHES
     module = tasks_of(step.model, capacity, step.batch, more=OWN_OPTIONS[step.model])
     device = with_numbers(module.the_device(), THEN)
-    return time_of_work(_work_as_timed(module, step.cached), TileTimes(device))
+    return time_of_work(_work_as_timed(module, step.cached), times_then(device))
 
 
 def predicted_of_made(step: Recorded, device: Device | None = None) -> StepTime:
@@ -263,7 +269,7 @@ def predicted_of_made(step: Recorded, device: Device | None = None) -> StepTime:
     module = _made(
         step.model, min(capacity, MOST_CAPACITY.get(step.model, capacity)), step.batch, meet
     )
-    times = TileTimes(device or module.the_device())
+    times = times_then(device or module.the_device())
     return time_of_work(_work_as_timed(module, step.cached), times)
 
 
@@ -279,7 +285,7 @@ def predicted_of_clusters(step: Recorded) -> StepTime:
     )
     made = compile_loaded(load_any(step.model, Diagnostics()), request, trial=True, verified=False)
     module = made.modules["decode"]
-    return time_of_work(_work_as_timed(module, step.cached), TileTimes(module.the_device()))
+    return time_of_work(_work_as_timed(module, step.cached), times_then(module.the_device()))
 
 
 _PREDICTED: Mapping[str, Callable[[Recorded], StepTime]] = {

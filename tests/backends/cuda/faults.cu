@@ -81,6 +81,21 @@ extern "C" __global__ void __launch_bounds__(32, 1) short_copy(const float* x, f
 }
 MC_EXPORT(short_copy)
 
+// Waits for either of two mbarriers, at one of which the other warp arrives: the first, the second or, for 2, none; for
+// 3 the second one was not initialised.
+extern "C" __global__ void __launch_bounds__(64, 1) either(float* y, int which) {
+    mc::Barrier* b = (mc::Barrier*)mc::arena();
+    if (mc::thread() == 0) {
+        mc::init(b, 1);
+        if (which < 3) mc::init(b + 1, 1);
+    }
+    mc::block_sync();
+    if (mc::thread() == 0) mc::wait_for_either(b, 0, b + 1, 0);
+    if (mc::thread() == 32 && which < 2) mc::arrive(b + which);
+    y[mc::thread()] = 1.0f;
+}
+MC_EXPORT(either)
+
 // The reduction of the published kernels: the next sum is added to a buffer that a copy still reads.
 extern "C" __global__ void __cluster_dims__(4, 1, 1) __launch_bounds__(64, 1)
     reduce_in_place(const float* x, float* y) {

@@ -101,6 +101,44 @@ extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(128, 1)
 }
 MC_EXPORT(ring_sum)
 
+// The same through a ring of five, of which three are on their way at once, and one in front of a meeting: every
+// ``apart`` tiles the three warps meet, the one that brings does not.
+extern "C" __global__ void __cluster_dims__(1, 1, 1) __launch_bounds__(128, 1)
+    paced_sum(const float* x, float* y, int tiles, int apart) {
+    const int tile_bytes = 96 * (int)sizeof(float);
+    mc::Ring<5> ring(mc::arena(), mc::arena() + 128, tile_bytes);
+    mc::Pace<3, 1> pace(mc::arena() + 96);
+    if (mc::thread() == 0) {
+        ring.set_up(3);
+        pace.set_up(3);
+        mc::init_fence();
+    }
+    mc::block_sync();
+    if (mc::warp() == 3) {
+        for (int item = 0; item < tiles; item++) {
+            if (item && item % apart == 0) pace.meet();
+            if (mc::lane() != 0) continue;
+            ring.limit(item, pace);
+            ring.acquire(item, tile_bytes);
+            ring.fill(item, 0, x + item * 96, tile_bytes);
+        }
+        return;
+    }
+    float sum = 0.0f;
+    for (int item = 0; item < tiles; item++) {
+        if (item && item % apart == 0) {
+            pace.meet();
+            mc::group_sync(1, 96);
+            pace.over();
+        }
+        sum += ((const float*)ring.ready(item))[mc::thread()];
+        pace.over();  // again, which changes nothing
+        ring.release(item);
+    }
+    y[mc::thread()] = sum;
+}
+MC_EXPORT(paced_sum)
+
 // Pages of the runs from ``first`` to ``end``, two of which are a page; all entries of the table become -1 once
 // the first page is known.
 extern "C" __global__ void __launch_bounds__(32, 1) pages_ahead(int* pages, int* found, int first, int end) {

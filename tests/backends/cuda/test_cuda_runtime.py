@@ -8,7 +8,7 @@ import pytest
 
 from meshc.analysis.tasks.tiles import looked_up_together
 from meshc.backends.cuda import toolchain_for
-from meshc.backends.cuda.executor import CXX, QUICK, ExecutorError, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, ExecutorError, Grid, Library, Mode, modes
 
 HERE = Path(__file__).parent
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)
@@ -70,6 +70,27 @@ def test_a_ring_brings_every_tile_once(tiles):
         counts = library("primitives").run("ring_sum", grid, [x, y, np.int32(tiles)], mode)
         assert (y == expected).all(), mode
         assert counts.copied_bytes == tiles * 384
+
+
+@pytest.mark.parametrize(("tiles", "apart"), [(0, 1), (1, 1), (9, 1), (23, 1), (40, 4), (33, 7)])
+def test_a_ring_that_is_paced_brings_every_tile_once(tiles, apart):
+    x = values(tiles + 1, 96)
+    expected = np.zeros(96, np.float32)
+    for tile in x[:tiles]:
+        expected += tile
+    for mode in modes((1, 2)):
+        y = np.zeros(96, np.float32)
+        given = [x, y, np.int32(tiles), np.int32(apart)]
+        library("primitives").run("paced_sum", Grid(1, 128, 1, 128 + 5 * 384), given, mode)
+        assert (y == expected).all(), mode
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_either_of_two_mbarriers_is_enough(which):
+    for mode in modes((1, 2)):
+        y = np.zeros(64, np.float32)
+        library("faults").run("either", Grid(1, 64, 1, 64), [y, np.int32(which)], mode)
+        assert (y == 1).all(), mode
 
 
 @pytest.mark.parametrize("first", [0, 5])
@@ -302,6 +323,14 @@ def test_prefetched_bytes_are_counted():
 def test_bytes_that_never_come():
     for seen in found("short_copy", Grid(1, 32, 1, 256), [values(64), None]):
         assert "deadlock: 1 threads wait for ever: block 0 thread 0 in wait on an mbarrier" in seen
+
+
+def test_neither_of_two_mbarriers():
+    for seen in found("either", Grid(1, 64, 1, 64), [None, np.int32(2)]):
+        assert "block 0 thread 0 in wait on two mbarriers" in seen
+    watched = Library((HERE / "faults.cu").read_text(encoding="utf-8"), toolchain=WATCHED)
+    with pytest.raises(ExecutorError, match="an mbarrier that was not initialised"):
+        watched.run("either", Grid(1, 64, 1, 64), [np.zeros(64, np.float32), np.int32(3)])
 
 
 def test_a_missing_barrier_shows_as_other_numbers():

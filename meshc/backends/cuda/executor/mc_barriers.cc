@@ -195,7 +195,6 @@ void wait_for_peers(Barrier* b, u32 parity) {
     MC_RACE(waited(b, parity, true));
 }
 
-// Who waits for a phase of either goes on soon enough behind that of the first, unless the other one has ended.
 void wait_for_either(Barrier* b, u32 parity, Barrier* other, u32 other_parity) {
     MC_RACE(looked_at(b));
     MC_RACE(looked_at(other));
@@ -204,9 +203,9 @@ void wait_for_either(Barrier* b, u32 parity, Barrier* other, u32 other_parity) {
         if (machine.launch.late_copies) {
             yield();
             finish_copies_of(b);
-            continue;
+            if (phase_ended(b, parity) || phase_ended(other, other_parity)) break;
         }
-        sleep(b, "wait on an mbarrier");
+        sleep(b, "wait on two mbarriers", other);
     }
 }
 

@@ -64,8 +64,8 @@ void set_ready(const Fiber& f, bool ready) {
 
 void wake(const void* what, Fiber* fibers, u32 count) {
     for (Fiber* f = fibers; f < fibers + count; f++) {
-        if (f->waits_on != what) continue;
-        f->waits_on = nullptr;
+        if (f->waits_on != what && f->waits_too != what) continue;
+        f->waits_on = f->waits_too = nullptr;
         set_ready(*f, true);
     }
 }
@@ -147,8 +147,9 @@ void yield() {
     }
 }
 
-void sleep(const void* on, const char* what) {
+void sleep(const void* on, const char* what, const void* too) {
     machine.current->waits_on = on;
+    machine.current->waits_too = too;
     machine.current->waits_for = what;
     set_ready(*machine.current, false);
     yield();

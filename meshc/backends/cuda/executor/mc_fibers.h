@@ -25,8 +25,8 @@ bool starved(const Fiber& f);
 // Let others run; returns when this fiber's turn has come again.
 void yield();
 
-// Let others run until one of them wakes those that wait ``on`` this.
-void sleep(const void* on, const char* what);
+// Let others run until one of them wakes those that wait ``on`` this, or on that ``too``.
+void sleep(const void* on, const char* what, const void* too = nullptr);
 
 // ---- Places -----------------------------------------------------------------------------------
 

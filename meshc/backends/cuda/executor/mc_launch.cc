@@ -120,7 +120,7 @@ static void run_batch(u32 first, u32 count, unsigned char* stacks, unsigned char
         f.ended = false;
         f.behind = false;
         f.arrived = false;
-        f.waits_on = nullptr;
+        f.waits_on = f.waits_too = nullptr;
         f.waits_for = "no barrier";
         prepare(f, stacks + n * STACK_BYTES);
         machine.order.push_back(n);

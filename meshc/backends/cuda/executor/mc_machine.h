@@ -54,6 +54,7 @@ struct Fiber {
     u32 arrival;  // the generation in which it did
     u32 place;  // in the order of the schedule
     const void* waits_on;  // not to be resumed before wake() of that; null: can run
+    const void* waits_too;  // or of that; null: of nothing else
     const char* waits_for;
 };
 
