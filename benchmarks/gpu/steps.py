@@ -47,7 +47,7 @@ class Case:
     """A program: ``options`` of ``meshc compile``; ``contexts`` are cached tokens in front of
     steps, ``behind`` those in front of a chunk of a prompt. ``counter``: blocks meet by a counter
     where tags are predicted to be faster. ``flying``: tiles on their way at once, where not the
-    device's number."""
+    device's number. ``unpaced``: as many of them in front of a meeting as behind it."""
 
     name: str
     model: str
@@ -58,6 +58,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     counter: bool = False
     flying: int = 0
+    unpaced: bool = False
     traced: bool = False
 
 
@@ -116,6 +117,10 @@ CASES = (
     Case("llama-2-7b-4-tiles", "llama-2-7b", (1024, 4096), capacity=16385, flying=4),
     Case("llama-3-8b-2-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=2),
     Case("llama-3-8b-4-tiles", "llama-3-8b", (1024, 4096), capacity=16385, flying=4),
+    Case("llama-3-8b-unpaced", "llama-3-8b", (1024, 4096), capacity=16385, unpaced=True),
+    Case("llama-3-8b-fp8-unpaced", "llama-3-8b", (1024,), options=_kept("e4m3_128"), unpaced=True),
+    Case("llama-3-8b-int4-unpaced", "llama-3-8b", (1024,), options=_kept("int4_128"), unpaced=True),
+    Case("llama-3-8b-8-unpaced", "llama-3-8b", (4096,), batch=8, unpaced=True),
     Case("llama-3-8b-mixed-16", "llama-3-8b", (1024, 4096), batch=16, options=_mixed(16)),
     Case("llama-3-8b-mixed-64", "llama-3-8b", (1024, 4096), batch=16, options=_mixed(64)),
     Case("smollm2-135m-traced", "smollm2-135m", (1024,), traced=True),
@@ -160,7 +165,10 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
 
     chunk = int(case.options.get("chunk", 16))
     tokens = case.capacity or max((*case.contexts, *(n + chunk for n in case.behind))) + 1
-    asked = {"dtype": "f16", "seq": tokens, "batch": case.batch, "device": "h200"} | case.options
+    h200 = device("h200")
+    if case.unpaced:
+        h200 = h200.with_numbers(early_bytes_in_flight=h200.bytes_in_flight)
+    asked = {"dtype": "f16", "seq": tokens, "batch": case.batch, "device": h200} | case.options
     with patch("meshc.backends.cuda.gpu_divisions.step_with_full_caches", _known(case)):
         made = meshc.compile(case.model, target="cuda", output=folder, **asked)
     module, predicted = made.modules["decode"], []
@@ -176,7 +184,7 @@ def _compiled(folder: Path, case: Case) -> tuple[Prepared, dict[str, Any]]:
     chunks = []
     for cached in case.behind:
         if "prompt" not in made.prompts:
-            kernels = PromptKernels(device("h200"), served_model(case.model), chunk, 1)
+            kernels = PromptKernels(h200, served_model(case.model), chunk, 1)
             read = kernels.predicted([(cached, cached + chunk)], False)
             chunks.append({"seconds": read.seconds, "bytes": read.bytes})
             continue

@@ -16,24 +16,26 @@ constexpr int WORKERS = 32 * WARPS;
 constexpr int THREADS = WORKERS + 32;
 constexpr int LANES = 32;  // threads that have an element of 16 lanes of all requests, in whole warps
 
-// ---- Shared memory, 223360 bytes ---------------------------------------------------------------
+// ---- Shared memory, 223488 bytes ---------------------------------------------------------------
 constexpr int STAGES = 13;
 constexpr int TILE_BYTES = 16384;
 constexpr int TILE_BLOCKS = 32;  // of 16 x 16 weights
 constexpr int FLYING = 3;  // tiles that are on their way at once: more would delay meetings
+constexpr int EARLY = 1;  // of those that are needed behind a meeting to come
 constexpr int RING = 0;
 constexpr int BARRIERS = 212992;
-constexpr int PARTS = 213248;  // sums of the warps
-constexpr int PUBLISHED = 214272;  // where blocks of the cluster meet, in turns
-constexpr int CLUSTER_O_1_1 = 214400;  // %o_1_1 of the cluster
-constexpr int CLUSTER_O_2_1 = 214912;  // %o_2_1 of the cluster
-constexpr int CLUSTER_V_1_1 = 215168;  // %v_1 of the cluster
-constexpr int CLUSTER_RECORDS = 215424;  // %records of the cluster
-constexpr int COLUMNS = 216064;  // left sides of products
-constexpr int ATTENDING = 216064;  // values of tasks that attend
-constexpr int JOINED = 217088;  // attention sums of the warps
-constexpr int STATISTICS = 221184;  // their highest scores and weights
-constexpr int ASKED = 221312;  // queries as fragments
+constexpr int PACE = 213248;  // that meetings are over
+constexpr int PARTS = 213376;  // sums of the warps
+constexpr int PUBLISHED = 214400;  // where blocks of the cluster meet, in turns
+constexpr int CLUSTER_O_1_1 = 214528;  // %o_1_1 of the cluster
+constexpr int CLUSTER_O_2_1 = 215040;  // %o_2_1 of the cluster
+constexpr int CLUSTER_V_1_1 = 215296;  // %v_1 of the cluster
+constexpr int CLUSTER_RECORDS = 215552;  // %records of the cluster
+constexpr int COLUMNS = 216192;  // left sides of products
+constexpr int ATTENDING = 216192;  // values of tasks that attend
+constexpr int JOINED = 217216;  // attention sums of the warps
+constexpr int STATISTICS = 221312;  // their highest scores and weights
+constexpr int ASKED = 221440;  // queries as fragments
 typedef mc::Ring<STAGES> Ring;
 
 // All workers of all blocks meet, in two halves.
@@ -63,10 +65,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
     using namespace step_;
     unsigned char* arena = mc::arena();
     Ring ring(arena + BARRIERS, arena + RING, TILE_BYTES);
+    mc::Pace<FLYING, EARLY> pace(arena + PACE);
     const int me = mc::thread();
     mc::wait_for_previous_grid();
     if (me == 0) {
         ring.set_up(WARPS);
+        pace.set_up(WARPS);
         for (int i = 0; i < 2; i++) mc::init((mc::Barrier*)(arena + PUBLISHED) + i, CLUSTER);
         mc::init_fence();
     }
@@ -78,13 +82,14 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
         // ---- Bring the tiles. Nothing that is brought changes within a step, so it waits for no meeting.
         for (int layer = 0; layer < 2; layer++) {
             {  // q_k_v
+                pace.meet();
                 const mc::ClusterRun<CLUSTER> mine(2, 16);
                 if (mc::lane() == 0) {
                     for (int group = mine.group; group < mine.last_group; group++) {
                         #pragma unroll 1
                         for (int task = mine.first(0); task < mine.last(8); task++) {
                             const int g = group * 8 + task;
-                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 8) + 128 * (g / 8)) * 256, 8, TILE_BLOCKS, FLYING);
+                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 8) + 128 * (g / 8)) * 256, 8, TILE_BLOCKS, pace);
                         }
                     }
                 }
@@ -94,7 +99,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         #pragma unroll 1
                         for (int task = mine.first(8); task < mine.last(12); task++) {
                             const int g = group * 4 + task - 8;
-                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 64) * 256, 8, TILE_BLOCKS, FLYING);
+                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 64) * 256, 8, TILE_BLOCKS, pace);
                         }
                     }
                 }
@@ -104,7 +109,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         #pragma unroll 1
                         for (int task = mine.first(12); task < mine.last(16); task++) {
                             const int g = group * 4 + task - 12;
-                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 96) * 256, 8, TILE_BLOCKS, FLYING);
+                            mc::bring_row_group(ring, item, qkv + (size_t)(256 * layer + 8 * (g % 4) + 128 * (g / 4) + 96) * 256, 8, TILE_BLOCKS, pace);
                         }
                     }
                 }
@@ -120,7 +125,7 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         const int tiles = (pos + 63) / 64;
                         for (int n = 0; n < tiles; n++) {
                             const int begin = 0, count = min(64, pos - begin);
-                            if (mc::lane() == 0) ring.limit(item, FLYING), ring.acquire(item, count * 256);
+                            if (mc::lane() == 0) ring.limit(item, pace), ring.acquire(item, count * 256);
                             mc::warp_sync();
                             mc::CacheRows<2, 16, 64>::bring(ring, item, from.of() * 8192, from.of() ? values + (size_t)layer * 8192 : keys + (size_t)layer * 8192, from, g, begin, count);
                             from.turn();
@@ -136,42 +141,45 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
                         #pragma unroll 1
                         for (int task = mine.first(0); task < mine.last(8); task++) {
                             const int part = group, g = task % 8;
-                            mc::bring_row_group(ring, item, out + (size_t)(16 * g + 128 * layer + 8 * part) * 256, 8, TILE_BLOCKS, FLYING);
+                            mc::bring_row_group(ring, item, out + (size_t)(16 * g + 128 * layer + 8 * part) * 256, 8, TILE_BLOCKS, pace);
                         }
                     }
                 }
                 item = mc::shuffle(item, 0);
             }
             {  // gate_up
+                pace.meet();
                 const mc::Run mine(24);
                 if (mc::lane() == 0) {
                     #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(24); task++) {
                         const int g = task;
-                        mc::bring_row_group(ring, item, gate_up + (size_t)(8 * g + 192 * layer) * 256, 8, TILE_BLOCKS, FLYING);
+                        mc::bring_row_group(ring, item, gate_up + (size_t)(8 * g + 192 * layer) * 256, 8, TILE_BLOCKS, pace);
                     }
                 }
                 item = mc::shuffle(item, 0);
             }
             {  // y
+                pace.meet();
                 const mc::Run mine(8);
                 if (mc::lane() == 0) {
                     #pragma unroll 1
                     for (int task = mine.first(0); task < mine.last(8); task++) {
                         const int g = task;
-                        mc::bring_row_group(ring, item, down + (size_t)(12 * g + 96 * layer) * 256, 12, TILE_BLOCKS, FLYING);
+                        mc::bring_row_group(ring, item, down + (size_t)(12 * g + 96 * layer) * 256, 12, TILE_BLOCKS, pace);
                     }
                 }
                 item = mc::shuffle(item, 0);
             }
         }
         {  // result
+            pace.meet();
             const mc::Run mine(13);
             if (mc::lane() == 0) {
                 #pragma unroll 1
                 for (int task = mine.first(0); task < mine.last(13); task++) {
                     const int g = task;
-                    mc::bring_row_group(ring, item, embedding + (size_t)(8 * g) * 256, 8, TILE_BLOCKS, FLYING);
+                    mc::bring_row_group(ring, item, embedding + (size_t)(8 * g) * 256, 8, TILE_BLOCKS, pace);
                 }
             }
             item = mc::shuffle(item, 0);
@@ -211,10 +219,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
 
         // ---- q_k_v: q, k, v
         {
+            pace.meet();
             arrive(met, target, me);
             const mc::Gains<T, 128, WORKERS> gains(norm_of_attention + (size_t)layer * 128, me);
             wait(met, target, me);
             mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_of_layer, gains, 1e-05f, parts, me, 1);
+            pace.over();
             const mc::ClusterRun<CLUSTER> mine(2, 16);
             for (int group = mine.group; group < mine.last_group; group++) {
                 #pragma unroll 1
@@ -354,10 +364,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
 
         // ---- gate_up: gate
         {
+            pace.meet();
             arrive(met, target, me);
             const mc::Gains<T, 128, WORKERS> gains(norm_of_ffn + (size_t)layer * 128, me);
             wait(met, target, me);
             mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_2_1, gains, 1e-05f, parts, me, 1);
+            pace.over();
             const mc::Run mine(24);
             #pragma unroll 1
             for (int task = mine.first(0); task < mine.last(24); task++) {
@@ -377,9 +389,11 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
 
         // ---- y
         {
+            pace.meet();
             arrive(met, target, me);
             wait(met, target, me);
             mc::put_plain_columns<BATCH, 192, WORKERS>(columns, y_2_1, 192, me);
+            pace.over();
             const mc::Run mine(8);
             #pragma unroll 1
             for (int task = mine.first(0); task < mine.last(8); task++) {
@@ -399,10 +413,12 @@ extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(step_::TH
 
     // ---- result
     {
+        pace.meet();
         arrive(met, target, me);
         const mc::Gains<T, 128, WORKERS> gains(norm_of_head, me);
         wait(met, target, me);
         mc::put_normed_columns<T, BATCH, 128, WORKERS>(columns, x_of_layer, gains, 1e-05f, parts, me, 1);
+        pace.over();
         const mc::Run mine(13);
         #pragma unroll 1
         for (int task = mine.first(0); task < mine.last(13); task++) {
