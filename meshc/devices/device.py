@@ -386,8 +386,10 @@ class Device(Numbers):
 
     @property
     def early_bytes_in_flight(self) -> int:
-        """Bytes on their way to each core, of what it needs behind a meeting that is not over."""
-        return self.whole("early_bytes_in_flight")
+        """Bytes on their way to each core, of what it needs behind a meeting that is not over: as
+        many as behind it, unless the device says otherwise."""
+        name = "early_bytes_in_flight"
+        return self.whole(name if name in self.numbers else "bytes_in_flight")
 
     # --- R
 
