@@ -81,6 +81,19 @@ def test_what_is_emitted_differs_where_the_numbers_of_gpus_do():
 
 
 @pytest.mark.cuda_compiler
+def test_a_device_says_how_many_tiles_are_asked_for_in_front_of_a_meeting():
+    h200 = device("h200")
+    numbers = {k: n for k, n in h200.numbers.items() if k != "early_bytes_in_flight"}
+    silent = replace(h200, numbers=numbers)
+    assert silent.early_bytes_in_flight == silent.bytes_in_flight == 49152
+    for early, found in ((16384, "EARLY = 1;"), (16385, "EARLY = 2;"), (32768, "EARLY = 2;")):
+        given = h200.with_numbers(early_bytes_in_flight=early)
+        assert found in compiled("smollm2-135m", given)["step.cu"]
+    for same in (silent, h200.with_numbers(early_bytes_in_flight=49152)):
+        text = compiled("smollm2-135m", same)["step.cu"]
+        assert "Pace" not in text and "const int pace = FLYING;" in text
+
+
 def test_the_library_is_compiled_for_blackwell_too():
     for name in ("step", "prompt"):
         text = compiled("smollm2-135m", "b200")[f"{name}.cu"]
