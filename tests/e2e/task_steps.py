@@ -395,7 +395,7 @@ def device_of(cores: int, folder: Path, tile: int = 0) -> str:
     device = folder / "device.toml"
     numbers = {"cores": cores, "cores_y": cores}
     if tile:
-        early = (1 + cores % 3) * tile  # with three, tiles are asked for in front of meetings as usual
+        early = (1 + cores % 3) * tile  # three are as many as usual
         numbers |= {"tile_bytes": tile, "bytes_in_flight": 3 * tile, "early_bytes_in_flight": early}
     head = ['name = "h200"', 'like = "h200"', 'description = "an H200 of other numbers"']
     device.write_text("\n".join([*head, *(f"{key} = {one}" for key, one in numbers.items())]))

@@ -27,8 +27,9 @@ class Streaming:
     """A block, and what is known of its next ``tiles``, a row for each: the seconds that memory
     takes for it, and those of asking for it and of computing at it. The first one is asked for at
     ``next``. Of the first ``computed`` tiles the block computes each one that has come; it is at
-    one until ``now``. ``more`` tiles may be asked for behind the last one, in another way. ``came`` are the times at which those on their way come, ``done`` those at
-    which the tiles in the ring, which are more, are computed, infinite where that is not known."""
+    one until ``now``. ``came`` are the times at which those on their way come, ``done`` those at
+    which the tiles in the ring, which are more, are computed, infinite where that is not known.
+    Behind the last one it may have ``more`` tiles, fewer of which are on their way at once."""
 
     number: int
     tiles: Numbers

@@ -141,7 +141,8 @@ class TileTimes:
         flying = -(-self.device.bytes_in_flight // place)
         early = -(-self.device.early_bytes_in_flight // place)
         tiles = (self.device.whole("memory_bytes") - held - BESIDE_RING) // place
-        return Ring(max(min(tiles, MOST_TILES), flying + 1), flying, early=early if early < flying else 0)
+        most = max(min(tiles, MOST_TILES), flying + 1)
+        return Ring(most, flying, early=early if early < flying else 0)
 
     def place(self, piece: Piece) -> int:
         """Bytes that a tile of ``piece`` has of the ring: of cached tokens those of the longest

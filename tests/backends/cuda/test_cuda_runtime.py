@@ -8,7 +8,16 @@ import pytest
 
 from meshc.analysis.tasks.tiles import looked_up_together
 from meshc.backends.cuda import toolchain_for
-from meshc.backends.cuda.executor import CXX, QUICK, WATCHED, ExecutorError, Grid, Library, Mode, modes
+from meshc.backends.cuda.executor import (
+    CXX,
+    QUICK,
+    WATCHED,
+    ExecutorError,
+    Grid,
+    Library,
+    Mode,
+    modes,
+)
 
 HERE = Path(__file__).parent
 SIZES = (1, 2, 3, 4, 5, 6, 8, 12, 16)

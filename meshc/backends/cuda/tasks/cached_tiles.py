@@ -28,8 +28,8 @@ ZERO = Expr.const(0)
 @dataclass
 class CachedTiles:
     """The tiles of caches that a family folds; ``ranges`` are those of names around it. Of caches
-    whose rows lie side by side a tile has whole rows. Where they are ``paced`` workers say when they
-    have what they need of other blocks."""
+    whose rows lie side by side a tile has whole rows. Where they are ``paced`` workers say when
+    they have what they need of other blocks."""
 
     family: Placed
     storage: Storage
