@@ -105,9 +105,9 @@ class Sharing:
             if isinstance(what, Track):
                 each = [0.0 if what in tracks else np.inf for tracks in self.sets]
             else:
-                options = self.options(what)
+                options = sorted(self.options(what), key=lambda option: option.way.cycles)
                 each = [
-                    min((o.way.cycles for o in options if o.tracks <= tracks), default=np.inf)
+                    next((o.way.cycles for o in options if o.tracks <= tracks), np.inf)
                     for tracks in self.sets
                 ]
             known = self._rows[what] = np.array(each)

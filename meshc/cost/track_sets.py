@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
+from math import inf
 
 from meshc.analysis.traffic.tracks import (
     Tracks,
     cast_track,
     folds,
+    heard_along,
     in_segments,
     own_axis,
     ring_track,
@@ -90,86 +92,80 @@ class Algorithms:
 ANY = Algorithms()
 
 
-@dataclass(frozen=True)
-class _Line:
-    """Tracks along one axis of the plane, and the queues and colors that they take."""
-
-    tracks: Tracks
-    inputs: int
-    colors: int
-
-    def within(self, inputs: float, colors: float) -> bool:
-        """Whether they take no more than that."""
-        return self.inputs <= inputs and self.colors <= colors
-
-
 @lru_cache(maxsize=64)
 def largest_sets(
     mesh: Mesh, algorithms: Algorithms, inputs: int | None, colors: int | None
 ) -> tuple[Tracks, ...]:
     """The sets of tracks that take at most ``inputs`` queues and ``colors`` (None: any number), to
     which nothing can be added."""
-    room = [float("inf") if n is None else n for n in (inputs, colors)]
-    down, across = (_lines(mesh, axis, algorithms, room) for axis in mesh.plane)
-    found: list[tuple[_Line, _Line]] = []
-    for one in down:
-        left = room[0] - one.inputs, room[1] - one.colors
-        found += [(one, other) for other in _largest([o for o in across if o.within(*left)])]
+    room = inf if inputs is None else inputs, inf if colors is None else colors
+    lines = {axis: _lines(mesh, axis, algorithms, room) for axis in mesh.plane}
+
+    @cache
+    def largest(axis: str, inputs: float, colors: float) -> list[Tracks]:
+        taken = lines[axis].items()
+        return _largest(tracks for tracks, (i, c) in taken if i <= inputs and c <= colors)
+
+    def beside(tracks: Tracks, axis: str) -> list[Tracks]:
+        """The largest along ``axis`` beside ``tracks`` along the other one."""
+        inputs, colors = lines[mesh.other(axis)][tracks]
+        return largest(axis, room[0] - inputs, room[1] - colors)
+
     return tuple(
-        one.tracks | other.tracks
-        for one, other in found
-        if not any(
-            one.tracks < more.tracks and more.within(room[0] - other.inputs, room[1] - other.colors)
-            for more in down
-        )
+        one | other
+        for one in lines[mesh.down]
+        for other in beside(one, mesh.across)
+        if one in beside(other, mesh.down)
     )
 
 
-def _largest(lines: Sequence[_Line]) -> list[_Line]:
-    """The lines whose tracks are not all among those of another line."""
-    return [one for one in lines if not any(one.tracks < other.tracks for other in lines)]
+def _largest(sets: Iterable[Tracks]) -> list[Tracks]:
+    """Those of ``sets`` that are no part of another one."""
+    found: list[Tracks] = []
+    for one in sorted(dict.fromkeys(sets), key=len, reverse=True):
+        if not any(one < other for other in found):
+            found.append(one)
+    return found
 
 
-def _lines(mesh: Mesh, axis: str, algorithms: Algorithms, room: Sequence[float]) -> list[_Line]:
-    """Every union of tracks along ``axis`` of the plane that fits by itself, of folded trees or of
-    others; only that of all where there is no limit."""
-    kinds = [kind for kind in _KINDS if getattr(algorithms, kind)(mesh, axis)]
-    parts = {kind: list(dict.fromkeys(_parts(mesh, axis, algorithms, kind))) for kind in kinds}
-    if room[0] == room[1] == float("inf"):
-        return [_Line(frozenset().union(*(one for of in parts.values() for one in of)), 0, 0)]
+def _lines(
+    mesh: Mesh, axis: str, algorithms: Algorithms, room: tuple[float, float]
+) -> dict[Tracks, tuple[int, int]]:
+    """Every union of tracks along ``axis`` of the plane that fits by itself, and the queues and
+    colors that it takes; only that of all where there is no limit."""
+    parts = dict.fromkeys(_parts(mesh, axis, algorithms))
     empty: Tracks = frozenset()
-    every: dict[Tracks, _Line] = {}
-    for of in parts.values():
-        found = {empty: _Line(empty, 0, 0)}
-        for part in of:
-            for known in list(found.values()):
-                tracks = known.tracks | part
-                if tracks not in found and (line := _line(mesh, tracks)).within(*room):
-                    found[tracks] = line
-        every |= found
-    return list(every.values())
+    every = empty.union(*parts)
+    if room == (inf, inf):
+        return {every: (0, 0)}
+    found, tried = {empty: (0, 0)}, {empty}
+    cores = _largest(heard_along(mesh, axis, every))
+    for part in parts:
+        for known in list(found):
+            tracks = known | part
+            if tracks in tried:
+                continue
+            tried.add(tracks)
+            if all(len(heard & tracks) <= room[0] for heard in cores):
+                inputs, colors = room_of(mesh, tracks)
+                if inputs <= room[0] and colors <= room[1]:
+                    found[tracks] = inputs, colors
+    return found
 
 
-def _line(mesh: Mesh, tracks: Tracks) -> _Line:
-    return _Line(tracks, *room_of(mesh, tracks))
-
-
-_KINDS = ("flat", "folded")
-
-
-def _parts(mesh: Mesh, axis: str, algorithms: Algorithms, kind: str) -> Iterable[Tracks]:
+def _parts(mesh: Mesh, axis: str, algorithms: Algorithms) -> Iterable[Tracks]:
     """What may be added at a time: chains of a tree, the multicast of an axis, its ring."""
     for part in dict.fromkeys((axis, own_axis(mesh, mesh.inner))):
         if mesh.whole(part) != axis or mesh.size(part) == 1:
             continue
         yield frozenset({ring_track(mesh, part)})
-        if kind == "folded":
+        if algorithms.rooted:
+            yield frozenset({cast_track(mesh, part)})
+        if algorithms.flat(mesh, part) or algorithms.rooted:
+            for dealt in (True, False):
+                for groups in algorithms.trees(mesh, part, dealt):
+                    yield tree_tracks(mesh, part, groups, not algorithms.rooted)
+        if algorithms.folded(mesh, part):
             for algo in algorithms.folds(mesh, part):
                 for groups in algorithms.folded_trees(mesh, part):
                     yield tree_tracks(mesh, part, groups, True, True, algo == "segmented")
-            continue
-        if algorithms.rooted:
-            yield frozenset({cast_track(mesh, part)})
-        for dealt in (True, False):
-            for groups in algorithms.trees(mesh, part, dealt):
-                yield tree_tracks(mesh, part, groups, not algorithms.rooted)

@@ -1,12 +1,14 @@
 """The joint choice of algorithms against one that tries everything, with its own counting."""
 
 import random
+from dataclasses import replace
 from itertools import product
 from math import inf
 
 import pytest
 
 from meshc.analysis.traffic.tracks import Track, receivers, ring_track, room_of
+from meshc.cost.reductions import TREES
 from meshc.cost.routing_demand import Demand, Reduced
 from meshc.cost.sharing import Sharing
 from meshc.cost.track_sets import ANY, Algorithms, largest_sets
@@ -35,6 +37,11 @@ def drawn_demand(drawn, sharing):
         found[Reduced(axis, words, part, everywhere)] = drawn.choice([1, 2, 32])
     rings = {ring_track(sharing.mesh, a) for a in axes if drawn.random() < 0.2}
     return Demand(found, frozenset(rings))
+
+
+def drawn_algorithms(drawn, rooted):
+    algo, k = drawn.choice(["auto", "folded", "ring", *TREES]), drawn.randint(0, 3)
+    return Algorithms(algo, k, rooted, drawn.random() < 0.7, drawn.random() < 0.7)
 
 
 def fewest_queues(mesh, tracks):
@@ -82,12 +89,17 @@ def by_trying(sharing, demand):
     return best
 
 
-def judge(seeds):
+def judge(seeds, forced=False):
+    """How the choices of so many cases come out, each the cheapest; ``forced`` draws which
+    algorithms there are, too."""
     outcomes = {"best": 0, "dearer than alone": 0, "nothing fits": 0}
     for seed in seeds:
         drawn = random.Random(seed)
         sharing = drawn_sharing(drawn)
         demand = drawn_demand(drawn, sharing)
+        if forced:
+            algorithms = drawn_algorithms(drawn, sharing.algorithms.rooted)
+            sharing = replace(sharing, algorithms=algorithms, _rows={})
         choice, wanted = sharing.cheapest(demand), by_trying(sharing, demand)
         if choice is None:
             assert wanted == inf, seed
@@ -107,9 +119,15 @@ def test_the_joint_choice_is_the_cheapest_that_fits():
     assert min(outcomes.values()) >= 5, outcomes
 
 
+def test_the_joint_choice_is_the_cheapest_of_the_algorithms_that_are_asked_for():
+    outcomes = judge(range(60), forced=True)
+    assert min(outcomes["best"], outcomes["nothing fits"]) >= 20, outcomes
+
+
 @pytest.mark.slow
-def test_the_joint_choice_is_the_cheapest_that_fits_in_many_cases():
-    print(judge(range(3000)))
+@pytest.mark.parametrize("forced", [False, True])
+def test_the_joint_choice_is_the_cheapest_that_fits_in_many_cases(forced):
+    print(judge(range(3000), forced))
 
 
 def test_what_is_chosen_fits():
@@ -143,6 +161,25 @@ def test_two_algorithms_on_one_axis_share_chains():
     assert choice.ways[few].groups == (8, 8)
     assert choice.ways[many].groups == (64,)
     assert choice.inputs == 3
+
+
+def test_a_folded_tree_may_stand_beside_plain_chains_of_its_axis():
+    """Few words are halved on their way to the middle; the multicast from there is not shared."""
+    mesh = plane_of(("y", "x"), 1, 16, None)
+    sharing = Sharing(mesh, device("wse2"), ANY, 4, None)
+    few, many = Reduced("x", 1, 0), Reduced("x", 4000, 0)
+    choice = sharing.cheapest(Demand({few: 1, many: 1}))
+    ways = [(choice.ways[each].algo, choice.ways[each].groups) for each in (few, many)]
+    assert ways == [("folded", (8,)), ("k_tree", (16,))]
+
+
+def test_a_sum_for_first_cores_alone_takes_a_plain_tree_where_others_are_folded():
+    mesh = plane_of(("y", "x"), 1, 16, None)
+    sharing = Sharing(mesh, device("wse2"), Algorithms("folded", rooted=True), 6, 21)
+    everywhere, rooted = Reduced("x", 100, 0), Reduced("x", 100, 0, everywhere=False)
+    choice = sharing.cheapest(Demand({everywhere: 1, rooted: 1}))
+    assert choice.ways[everywhere].algo == "folded"
+    assert choice.ways[rooted].algo == "k_tree"
 
 
 def test_a_reduction_whose_words_belong_together_takes_no_ring():

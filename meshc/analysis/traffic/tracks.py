@@ -134,6 +134,15 @@ def receivers(mesh: Mesh, track: Track) -> int:
     return inwards | outwards << half
 
 
+def heard_along(mesh: Mesh, axis: str, tracks: Iterable[Track]) -> list[Tracks]:
+    """Those of ``tracks`` along ``axis`` of the plane on which each core of a line receives."""
+    places = [(track, receivers(mesh, track)) for track in sorted(tracks)]
+    return [
+        frozenset(track for track, bits in places if bits >> core & 1)
+        for core in range(mesh.size(axis))
+    ]
+
+
 @lru_cache(maxsize=4096)
 def colors_of(mesh: Mesh, track: Track) -> int:
     """Colors that ``track`` takes: one where there is one message to a line, two for chains by
