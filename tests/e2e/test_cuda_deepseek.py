@@ -114,6 +114,16 @@ def test_the_step_is_made_of_tasks(tmp_path: Path):
     assert "mc::TileAttention<T, 4, 80, 64, 64, WARPS, 80, true>" in result.files["step.cu"]
 
 
+@pytest.mark.parametrize(
+    "options", [{"serving": "chunks", "batch": 2, "batch_tokens": 8}, {"batch": 2, "drafts": 3}]
+)
+def test_new_rows_of_latents_stand_among_cached_ones(options, tmp_path: Path):
+    result = compiled(tmp_path, **options)
+    (told,) = (d for d in result.remarks if d.code == "step-of-tasks")
+    assert "statement by statement" not in told.message
+    assert "mc::NewRows<T, 80>{fresh, fresh, pos}" in result.files["step.cu"]
+
+
 def test_latents_of_odd_lanes_are_attended_slowly_which_is_told(tmp_path: Path):
     result = compiled(tmp_path, {"qk_rope_head_dim": 24})
     (told,) = (d for d in result.remarks if d.code.startswith("step-of-"))

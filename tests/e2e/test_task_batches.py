@@ -124,6 +124,11 @@ def llama():
     return Case("tiny_cuda/llama-4h2")
 
 
+@pytest.fixture(scope="module")
+def latents():
+    return Case("tiny_cuda/deepseek-4h")
+
+
 @pytest.mark.parametrize(
     "plan",
     [pytest.param(plan, marks=[pytest.mark.slow] * (plan is not PLANS[0])) for plan in PLANS],
@@ -279,3 +284,34 @@ def test_edits_are_noticed(llama, name):
     with pytest.raises((AssertionError, MeshcError)):
         llama.check(PLANS[0], Step(llama.step.program, texts))
         llama.check(PLANS[1], replace(llama.step, texts=texts), Mode("random", True, 3))
+
+
+TILES = "mc_attention.cuh"
+LATENT_EDITS = {
+    "a row is read too few": (STEP, "i < 32 * (ahead + 1)", "i < 32 * ahead"),
+    "the norm of the first row": (STEP, "latent_squares[i / 32]", "latent_squares[0]"),
+    "lanes lie by number": (STEP, "lane(i % 32, pos + i / 32)", "lane(i % 32, i / 32)"),
+    "turned lanes in place of others": (STEP, "lane(i % 16 + 32, pos", "lane(i % 16 + 16, pos"),
+    "each row is cached as the token's": (STEP, "if (ahead == i / 32 && 47", "if (47"),
+    "every split has the new token": (STEP, "if (47 >= ahead + pos && s == (ahead + pos) / 16 % 3) attended", "if (47 >= ahead + pos) attended"),
+    "the row of the first": (STEP, "add(fresh + 48 * ahead, fresh + 48 * ahead,", "add(fresh, fresh,"),
+    "new tokens are masked": (STEP, "min(16, ahead + pos - begin)", "min(16, pos - begin)"),
+    "a token sees itself twice": (STEP, "min(16, ahead + pos - begin)", "min(16, ahead + pos + 1 - begin)"),
+    "new rows begin one too late": (STEP, "{fresh, fresh, pos}", "{fresh, fresh, pos + 1}"),
+    "rows of the next token": (STEP, "{fresh, fresh, pos}", "{fresh + 48, fresh, pos}"),
+    "scores of what is cached": (TILES, "rows.key(keys + token * KEY_LANES, position[e])", "keys + token * KEY_LANES"),
+    "sums of what is cached": (TILES, "rows.value(values + token * VALUE_ROW, begin + token)", "values + token * VALUE_ROW"),
+    "tiles of new tokens are left out": (STEP, "const int tiles = (ahead + pos", "const int tiles = (pos"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LATENT_EDITS)
+def test_edits_of_latents_are_noticed(latents, name):
+    file, old, new = LATENT_EDITS[name]
+    texts = dict(latents.step.texts)
+    assert old in texts[file]
+    texts[file] = texts[file].replace(old, new)
+    with pytest.raises((AssertionError, MeshcError)):
+        latents.check(PLANS[0], Step(latents.step.program, texts))
+        latents.check(PLANS[1], replace(latents.step, texts=texts), Mode("random", True, 3))

@@ -172,7 +172,7 @@ FAMILIES = [
     ("tiny_cuda/qwen2-2h1-bf16", {"dtype": "bf16", "page": 1}),
     ("tiny_cuda/llama-4h2", {"page": 64, "tokens": 48}),
     ("tiny_cuda/llama-4h2", {"merge": True, "meet": "counter", "tokens": 32}),
-    ("tiny_cuda/deepseek-4h", {"alone": True}),
+    ("tiny_cuda/deepseek-4h", {}),
     ("tiny_families/gemma2-6h2-window", {}),
     ("tiny_families/gemma3-6h2-window", {}),
     ("tiny_families/gpt2-3h-untied-f16", {"capacity": 24}),
@@ -181,13 +181,12 @@ FAMILIES = [
     ("tiny_gpt_oss/gpt-oss-5x2-yarn", {}),
     ("tiny_experts/mixtral-5x2", {}),
     ("tiny_experts/qwen3-moe-7x3", {"page": 64}),
-    ("tiny_latent_experts/deepseek-v2-8x3", {"alone": True}),
+    ("tiny_latent_experts/deepseek-v2-8x3", {}),
     ("tiny_scaled/granite-6h2-biased", {}),
     ("tiny_cuda/llama-4h2", {"coded": True}),
     ("tiny_families/gemma2-6h2-window", {"coded": True, "page": 64}),
 ]
-"""Models of all families, and how steps of them are made; those that do something statement by statement are held
-against their own program (``alone``)."""
+"""Models of all families, and how steps of them are made."""
 
 
 @pytest.mark.slow
@@ -229,15 +228,15 @@ def test_all_schedules_of_a_gpu_give_the_same_bits(llama, toolchain):
         llama.check(PLANS[1], None, mode, toolchain)
 
 
-STEP, GROUP = "step.cu", "mc_group_attention.cuh"
+STEP, ROWS = "step.cu", "mc_attention.cuh"
 EDITS = {
     "drafts are masked": (STEP, "pos + b % 4, 0, pos + b % 4", "pos, 0, pos"),
     "a draft sees itself twice": (STEP, "pos + b % 4, 0, pos + b % 4", "pos + b % 4 + 1, 0, pos + b % 4 + 1"),
-    "drafts begin one too early": (GROUP, "values + (position - since)", "values + (position + 1 - since)"),
-    "keys of the token behind": (GROUP, "keys + (position - since)", "keys + (position + 1 - since)"),
-    "the first draft is read from a cache": (GROUP, "position < since ? row : keys", "position <= since ? row : keys"),
-    "values of drafts are read from a cache": (GROUP, "position < since ? row : values", "position <= since ? row : values"),
-    "lanes lie by number": (STEP, "lane(element % 64, pos + element / 64)] = lane;\n                    if (s == (pos + b % 4) / 16 && b % 4 >= element / 64 && element / 64 >= b % 4) cache_k", "lane(element % 64, element / 64)] = lane;\n                    if (s == (pos + b % 4) / 16 && b % 4 >= element / 64 && element / 64 >= b % 4) cache_k"),
+    "drafts begin one too early": (ROWS, "values + (position - since)", "values + (position + 1 - since)"),
+    "keys of the token behind": (ROWS, "keys + (position - since)", "keys + (position + 1 - since)"),
+    "the first draft is read from a cache": (ROWS, "position < since ? row : keys", "position <= since ? row : keys"),
+    "values of drafts are read from a cache": (ROWS, "position < since ? row : values", "position <= since ? row : values"),
+    "lanes lie by number": (STEP, "lane(element % 64, pos + element / 64)] = lane;\n                    if (s == (pos + b % 4) / 16 && b % 4 == element / 64) cache_k", "lane(element % 64, element / 64)] = lane;\n                    if (s == (pos + b % 4) / 16 && b % 4 == element / 64) cache_k"),
     "the key of another draft": (STEP, "fresh + (b % 4) * 64", "fresh + (3 - b % 4) * 64"),
     "each has its own position": (STEP, "cached[me / 4 * 4]", "cached[me]"),
     "all are turned as the first": (STEP, "cosines[(size_t)(pos + b % 4) * 32", "cosines[(size_t)pos * 32"),

@@ -51,6 +51,28 @@ struct Swizzle {
     }
 };
 
+// Rows of a tile of cached tokens as they lie there.
+struct CachedRows {
+    template <class T>
+    MC_INLINE const T* key(const T* row, int position) const { return row; }
+    template <class T>
+    MC_INLINE const T* value(const T* row, int position) const { return row; }
+};
+
+// Those of tokens from position ``since`` on, which no cache has yet, lie one behind the other, swizzled by position too.
+template <class T, int HEAD>
+struct NewRows {
+    const T *keys, *values;
+    int since;
+
+    MC_INLINE const T* key(const T* row, int position) const {
+        return position < since ? row : keys + (position - since) * HEAD;
+    }
+    MC_INLINE const T* value(const T* row, int position) const {
+        return position < since ? row : values + (position - since) * HEAD;
+    }
+};
+
 // Warps that share the lanes of the values; the others take other queries. The most, of those that
 // give the least to the busiest warp: what a warp reads of the values then serves more queries.
 constexpr int warps_over_lanes(int warps, int pairs, int groups) {
@@ -207,16 +229,16 @@ struct TileAttention {
     }
 
     // Adds a tile of ``count`` tokens (1 to TOKENS), the first at position ``begin``. Scores are times
-    // ``scale``, which has the factor log2(e); ``seen(query, position)`` says what a query sees. Rows of
-    // keys and values are finite. The caller may give the tile back when it returns, warp by warp.
-    template <class Seen>
+    // ``scale``, which has the factor log2(e); ``seen(query, position)`` says what a query sees. ``rows`` says where
+    // those of keys and values lie, which are finite. The caller may give the tile back when it returns, warp by warp.
+    template <class Seen, class Rows = CachedRows>
     MC_INLINE void add(const T* keys, const T* values, int begin, int count, float scale,
-                       Seen seen) {
-        score(keys, begin, count);
+                       Seen seen, Rows rows = Rows()) {
+        score(keys, begin, count, rows);
         group_sync(group, WORKERS);
         weigh(begin, count, scale, seen);
         group_sync(group, WORKERS);
-        sum(values, begin, count);
+        sum(values, begin, count, rows);
     }
 
     // Sums [QUERIES, VALUE_LANES] relative to the highest scores, those [QUERIES], and the sums of
@@ -253,7 +275,8 @@ struct TileAttention {
 private:
     // Products of all queries with this warp's tokens. Rows behind the last are that one again: what
     // lies there is not read, and none of it counts.
-    MC_INLINE void score(const T* keys, int begin, int count) const {
+    template <class Rows>
+    MC_INLINE void score(const T* keys, int begin, int count, Rows rows) const {
         const int warp = me / 32, lane = me % 32;
         const int part = PARTS == 1 ? 0 : warp / UNITS;
         if (part >= PARTS) return;
@@ -267,8 +290,8 @@ private:
 #pragma unroll
             for (int e = 0; e < EIGHTS; e++) {
                 const int token = min(first + 8 * e + lane % 8, count - 1);
-                row[e] = keys + token * KEY_LANES;
                 position[e] = begin + token;
+                row[e] = rows.key(keys + token * KEY_LANES, position[e]);
             }
 #pragma unroll(TWICE ? 1 : 2)
             for (int step = part; step < STEPS; step += PARTS) {
@@ -366,7 +389,8 @@ private:
     }
 
     // Weights times this warp's lanes of the values.
-    MC_INLINE void sum(const T* values, int begin, int count) {
+    template <class Rows>
+    MC_INLINE void sum(const T* values, int begin, int count, Rows rows) {
         const int warp = me / 32, lane = me % 32;
 #pragma unroll
         for (int m = 0; m < OWN_GROUPS; m++) {
@@ -391,7 +415,7 @@ private:
 #pragma unroll
             for (int m = 0; HELD && m < OWN_GROUPS; m++) load(m);
             const int token = min(block * 16 + lane % 16, count - 1);
-            const T* row = values + token * VALUE_ROW;
+            const T* row = rows.value(values + token * VALUE_ROW, begin + token);
 #pragma unroll
             for (int p = 0; p < OWN_PAIRS; p++) {
                 const int pair = warp % OVER_LANES + p * OVER_LANES;

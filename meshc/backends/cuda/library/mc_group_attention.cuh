@@ -18,28 +18,6 @@ struct Same {
     MC_INLINE float operator()(float v) const { return v; }
 };
 
-// Rows of a tile of cached tokens as they lie there.
-struct CachedRows {
-    template <class T>
-    MC_INLINE const T* key(const T* row, int position) const { return row; }
-    template <class T>
-    MC_INLINE const T* value(const T* row, int position) const { return row; }
-};
-
-// Those of tokens from position ``since`` on, which no cache has yet, lie one behind the other, swizzled by position too.
-template <class T, int HEAD>
-struct NewRows {
-    const T *keys, *values;
-    int since;
-
-    MC_INLINE const T* key(const T* row, int position) const {
-        return position < since ? row : keys + (position - since) * HEAD;
-    }
-    MC_INLINE const T* value(const T* row, int position) const {
-        return position < since ? row : values + (position - since) * HEAD;
-    }
-};
-
 // Of sixteen tokens the fragments of keys and values, of rows of 16-bit values: the lane names those of one of them.
 template <class T, int HEAD>
 struct PlainUnit {

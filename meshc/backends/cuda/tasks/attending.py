@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from meshc.backends.cuda.tasks.cached_tiles import CachedTiles
+from meshc.backends.cuda.tasks.caches import with_new
 from meshc.backends.cuda.tasks.families import Placed, folds, phases_around, phases_of
 from meshc.backends.cuda.tasks.group_attention import GroupAttention
 from meshc.backends.cuda.tasks.latent_attention import LatentAttention, latent_shape
-from meshc.backends.cuda.tasks.library_attention import library_shape, with_new
+from meshc.backends.cuda.tasks.library_attention import library_shape
 from meshc.backends.cuda.tasks.neighbours import Neighbours
 from meshc.backends.cuda.tasks.reserved import fresh
 from meshc.backends.cuda.tasks.statements import Locals, Statements, Text
 from meshc.backends.cuda.tasks.storage import Storage
-from meshc.backends.cuda.tasks.values import Tile
+from meshc.backends.cuda.tasks.values import Tile, taken_rows
 from meshc.ir.module import Module
 from meshc.ir.ops import tile
 
@@ -78,6 +79,7 @@ class Attention:
         values = self.tiles.values
         values.arrays.clear()
         values.cached = frozenset(with_new(self.tiles.loop).values())
+        values.taken = taken_rows(self.family.ops)
 
         def loop(op: tile.For, body: Callable[[], None]) -> None:
             if op is not self.tiles.loop:

@@ -218,13 +218,13 @@ class CachedTiles:
         if loop is not None:
             first, count = first.substitute({loop.var: 0}), loop.count.constant
             own = {loop.var: row - first}
-        end = first + count
+        kept = Cond.eq(row, first) if count == 1 else Cond.between(first, row, first + count)
         if self.neighbours.most > 1:
             # The rows of all neighbours go there, each where it stands in its request.
-            own, first = {AHEAD: row}, Expr.var(BEFORE)
+            own, kept = {AHEAD: row}, Cond.between(Expr.var(BEFORE), row, first + count)
         parts = [] if give.when is None else [give.when.substitute(own)]
         if count < extents(view)[0]:
-            parts.append(Cond.between(first, row, end))
+            parts.append(kept)
         index = (one.substitute(own) for one in base(give.view, (ZERO, lane)))
         return give.view.buffer, tuple(index), self._there(Cond.all(parts))
 

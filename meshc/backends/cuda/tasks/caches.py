@@ -62,6 +62,23 @@ def streams_of(op: tile.For) -> list[task.Stream]:
     ]
 
 
+def with_new(loop: tile.For) -> dict[Value, Value]:
+    """The copy of a tile of ``loop`` in which new tokens stand in their places, if there is one."""
+    body = loop.regions[0].ops
+    replaced = {
+        one.views()[0].buffer
+        for op in body
+        if isinstance(op, tile.For)
+        for one in op.regions[0].ops
+        if isinstance(one, tile.Compute) and one.kernel == "copy"
+    }
+    return {
+        op.views()[1].buffer: op.views()[0].buffer
+        for op in body
+        if isinstance(op, tile.Compute) and op.kernel == "copy" and op.views()[0].buffer in replaced
+    }
+
+
 def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
     """For each cache of several that one loop folds and that have no heads, all of them in the
     order of their lanes: first that of the values. One copy then brings all that a task folds of a
@@ -70,7 +87,8 @@ def side_by_side(module: Module) -> dict[Value, tuple[Value, ...]]:
     found: dict[Value, tuple[Value, ...]] = {}
     for op in module.walk():
         if isinstance(op, tile.For) and (streams := streams_of(op)):
-            caches = {one.result: one.view.buffer for one in streams}
+            seen = with_new(op)
+            caches = {seen.get(one.result, one.result): one.view.buffer for one in streams}
             if any(len(one.view.indices) != one.dim + 1 for one in streams):
                 continue  # heads
             keys, values = _folded(op, caches, True), _folded(op, caches, False)

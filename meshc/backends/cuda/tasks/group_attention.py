@@ -4,7 +4,7 @@ of a few heads, of one token or of several."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -17,14 +17,14 @@ from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import hoisted
 from meshc.backends.cuda.tasks.library_attention import SET, LibraryAttention, changed_scores
 from meshc.backends.cuda.tasks.matrix_places import base
+from meshc.backends.cuda.tasks.new_rows import NewRows
 from meshc.backends.cuda.tasks.spelling import condition, unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
 from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
-from meshc.ir.ops import tile
 from meshc.ir.values import Value
-from meshc.ir.views import Point, View
+from meshc.ir.views import View
 from meshc.support.diagnostics import fail
 
 
@@ -64,6 +64,7 @@ class GroupAttention:
         self.family, self.storage = self.tiles.family, self.tiles.storage
         self.values = self.tiles.values
         self.values.taken = taken_rows(self.family.ops)
+        self.new_rows = NewRows(self.tiles, self.shape.new, self.shape.own)
 
     @property
     def parts(self) -> list[tuple[str, int, str]]:
@@ -131,20 +132,10 @@ class GroupAttention:
         """New keys or values, of coded ones what is coded."""
         return coded_from(self.values, view) if self.coded else view
 
-    @property
-    def _rows(self) -> str:
-        """How many new rows there are: of a batch of tokens those up to the task's."""
-        own = self.shape.own
-        if not self.storage.owned or own is None:
-            return str(self.shape.new)
-        return self.values.spelled(own + 1)
-
     def compute(self, text: Text) -> None:
         """Write what the workers do: a task, or those of neighbouring tokens."""
         shape, several = self.shape, self.tiles.neighbours
-        statements = Statements(self.values, text, self.locals)
-        if self.storage.owned and shape.own is not None:
-            statements.loop = partial(self._rounds, statements)
+        statements = self.new_rows.statements(text, self.locals)
         self.values.arrays.clear()
         self.locals.restart()
         rows, sums = several.most * self._rows_of_token, WARPS * min(shape.queries, SET)
@@ -249,14 +240,6 @@ class GroupAttention:
         for ops in before:
             statements.add(ops)
         self.values.all_there = True
-
-    def _rounds(self, statements: Statements, op: tile.For, body: Callable[[], None]) -> None:
-        """A loop in front of the tiles: one over the new rows goes up to the last that is there."""
-        made = [one.views()[0] for one in op.regions[0].ops if isinstance(one, tile.Compute)]
-        own, new = Point(Expr.var(op.var)), self.shape.new
-        of_rows = new > 1 and op.count.constant == new
-        of_rows &= all(view.indices[:1] == (own,) and _rows_of(view) == new for view in made)
-        statements.rounds(op, body, self._rows if of_rows else "")
 
     def _seen(self, text: Text, position: str) -> str:
         """The first token that the one at ``position`` sees."""
@@ -420,7 +403,7 @@ class GroupAttention:
         caches. A warp codes a row."""
         shape, values = self.shape, self.values
         lanes, row = shape.lanes, Expr.var("row")
-        head = f"for (int row = mc::warp(); row < {self._rows}; row += WARPS) {{"
+        head = f"for (int row = mc::warp(); row < {self.new_rows.count}; row += WARPS) {{"
         with values.within(row=shape.new), text.within(head):
             for number, view in enumerate((shape.key, shape.value)):
                 with values.within(lane=lanes):
@@ -472,7 +455,7 @@ class GroupAttention:
             if not self.storage.owned:
                 statements.each((shape.new, shape.lanes), stage, meet=False)
                 continue
-            rows = f"{shape.lanes} * ({self._rows})"
+            rows = f"{shape.lanes} * ({self.new_rows.count})"
             head = f"for (int element = me; element < {rows}; element += WORKERS) {{"
             with values.within(element=count), text.within(head):
                 stage(unflattened(Expr.var("element"), (shape.new, shape.lanes)))
@@ -630,11 +613,6 @@ class GroupAttention:
                 store(str(lanes + 1), "most"),
             )
         text.add(SYNC)
-
-
-def _rows_of(view: View) -> int:
-    """The rows of all that ``view`` is of."""
-    return extents(View(view.buffer))[0]
 
 
 def _over(row: str, heads: int) -> str:

@@ -8,18 +8,20 @@ from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import tile_query_bytes, tile_work_bytes
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
+from meshc.backends.cuda.tasks.caches import with_new
 from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
 from meshc.backends.cuda.tasks.library_attention import SCORES, changed_scores
 from meshc.backends.cuda.tasks.matrix_places import base
+from meshc.backends.cuda.tasks.new_rows import NewRows
 from meshc.backends.cuda.tasks.spelling import unflattened
-from meshc.backends.cuda.tasks.statements import SYNC, Locals, Statements, Text
-from meshc.backends.cuda.tasks.values import constant, extents
+from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
+from meshc.backends.cuda.tasks.values import constant, extents, taken_rows
 from meshc.ir.affine import Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.core import Op
 from meshc.ir.ops import tile
 from meshc.ir.values import Value
-from meshc.ir.views import View
+from meshc.ir.views import Range, View
 
 _MOST_LANES = 512  # of values of up to sixteen heads, which the registers of a block hold
 
@@ -28,8 +30,9 @@ _MOST_LANES = 512  # of values of up to sixteen heads, which the registers of a 
 class LibraryLatents:
     """``heads`` query heads over tiles of ``tokens`` rows, the first ``lanes`` of which are the
     values. Of each cache whose rows lie side by side there are ``queries``, of so many lanes, and
-    the ``fresh`` lanes of the new tokens, of which the one at ``position`` asks. Products are
-    multiplied by ``factor``."""
+    the ``fresh`` lanes of the new tokens, of which the one at ``position`` asks; where these stand
+    in their places among the cached ones it is ``own`` of them. Products are multiplied by
+    ``factor``."""
 
     heads: int
     lanes: int
@@ -38,6 +41,7 @@ class LibraryLatents:
     fresh: tuple[View, ...]
     factor: float
     position: Expr
+    own: Expr | None
 
     @property
     def new(self) -> int:
@@ -53,13 +57,14 @@ class LibraryLatents:
 def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
     """The attention over ``tiles`` as the library has it; None where it does not."""
     body, values, streams = tiles.loop.regions[0].ops, tiles.values, tiles.streams
-    computes = _computes(body)
+    seen = with_new(tiles.loop)
+    computes = [op for op in _computes(body) if op.views()[0].buffer not in seen.values()]
     if len(tiles.rows) > 1 or not {op.kernel for op in computes} <= SCORES:
         return None
     *scores, fold = (op for op in computes if op.kernel == "gemm")
     asked = {op.views()[2].buffer: op.views()[1] for op in scores}
     order = sorted(streams, key=lambda op: tiles.storage.cache(op.view.buffer).first)
-    cached = [op.result for op in order]
+    cached = [seen.get(op.result, op.result) for op in order]
     if fold.views()[2].buffer != cached[0] or [*asked] != cached:
         return None
     lanes = [extents(View(value))[1] for value in cached]
@@ -75,16 +80,19 @@ def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
     steps = [op for op in computes if op.kernel == "scale"]
     (position,) = (op.params["query"] for op in computes if op.kernel == "mask_causal")
     assert isinstance(position, Expr)
-    if extents(new[0].views()[2])[0] > tiles.tokens:
+    fresh = [op.views()[2] for op in new]
+    if extents(fresh[0])[0] > tiles.tokens:
         return None
+    (first, *_) = fresh[0].indices or (None,)
     return LibraryLatents(
         extents(queries[0])[0],
         lanes[0],
         tiles.tokens,
         tuple((query.buffer, count) for query, count in zip(queries, lanes, strict=True)),
-        tuple(View(op.views()[2].buffer) for op in new),
+        tuple(View(view.buffer) for view in fresh),
         changed_scores(steps)[0],
         position,
+        first.start if seen and isinstance(first, Range) else None,
     )
 
 
@@ -99,6 +107,10 @@ class LatentAttention:
     tiles: CachedTiles
     shape: LibraryLatents
     locals: Locals
+
+    def __post_init__(self) -> None:
+        self.tiles.values.taken = taken_rows(self.tiles.family.ops)
+        self.new_rows = NewRows(self.tiles, self.shape.new, self.shape.own)
 
     @property
     def parts(self) -> list[tuple[str, int, str]]:
@@ -122,19 +134,30 @@ class LatentAttention:
         kind = f"mc::TileAttention<T, {sizes}, WARPS, {row}, true>"
         self._put_queries(text, kind)
         text.add("T* const fresh = (T*)locals;")
-        with text.within(f"if ({tiles.has_token()}) {{" if tiles.has_token() else "{"):
+        own, owner = shape.own, tiles.has_token()
+        # Where new tokens stand among the cached ones each task has them.
+        with text.within(f"if ({owner}) {{" if owner and own is None else "{"):
+            statements = self.new_rows.statements(text, self.locals)
             for number, view in enumerate(shape.fresh):
-                Statements(values, text, self.locals).add(hoisted(values, view))
+                values.all_there = False
+                statements.add(hoisted(values, view))
+                values.all_there = True
                 self._put_fresh(text, view, sum(n for _, n in shape.queries[:number]))
         attended = tiles.storage.taken.fresh("attended")
         add, given = f"{attended}.add", f"{constant(shape.factor)}, [](int, int) {{ return true; }}"
         text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
-        there = f"if ({tiles.has_token()}) " if tiles.has_token() else ""
-        count = values.spelled(shape.position - Expr.var(POSITION) + 1)
-        text.add(f"{there}{add}(fresh, fresh, {POSITION}, {count}, {given});")
+        first, limit = POSITION, POSITION
+        count, rows = values.spelled(shape.position - Expr.var(POSITION) + 1), "fresh"
+        if own is not None:
+            first = limit = values.spelled(shape.position)
+            count, rows = "1", f"fresh + {values.spelled(own * row)}"
+        there = f"if ({owner}) " if owner else ""
+        text.add(f"{there}{add}({rows}, {rows}, {first}, {count}, {given});")
+        if own is not None:
+            given += f", mc::NewRows<T, {row}>{{fresh, fresh, {POSITION}}}"
         with tiles.rounds(text, release=True):
             begin = values.spelled(tiles.first(tiles.streams[0]))
-            count = f"min({shape.tokens}, {POSITION} - begin)"
+            count = f"min({shape.tokens}, {limit} - begin)"
             text.add(
                 f"const int begin = {begin};",
                 "const T* const rows = (const T*)ring.ready(item);",
@@ -156,18 +179,15 @@ class LatentAttention:
     def _put_fresh(self, text: Text, view: View, first: int) -> None:
         """Lanes of the new tokens, into the rows of tasks that fold them and into the cache."""
         tiles, values, wide = self.tiles, self.tiles.values, self.shape.row
-        (rows, lanes), give = extents(view), tiles.give_of(view)
-        head = f"for (int i = me; i < {rows * lanes}; i += WORKERS) {{"
+        rows, lanes = extents(view)
+        count = f"{lanes} * ({self.new_rows.count})" if self.new_rows.some else f"{rows * lanes}"
+        head = f"for (int i = me; i < {count}; i += WORKERS) {{"
         with values.within(i=rows * lanes), text.within(head):
             row, lane = unflattened(Expr.var("i"), (rows, lanes))
-            cached = base(give.view, (ZERO, lane))
-            to = tiles.storage.cached(give.view.buffer, cached, values.ranges)
-            kept = tiles.kept(view)
-            there = [] if kept == tiles.has_token() or not kept else [kept]
-            if rows > 1:
-                own = values.spelled(base(give.source, (ZERO, ZERO))[0])
-                there.append(f"{values.spelled(row)} == {own}")
-            guard = f"if ({' && '.join(there)}) " if there else ""
+            cache, index, kept = tiles.kept_row(view, (row, lane))
+            to = tiles.storage.cached(cache, index, values.ranges)
+            known = not kept or (self.shape.own is None and kept == tiles.has_token())
+            guard = "" if known else f"if ({kept}) "
             element = values.element(rounded(values, view), (row, lane))
             begin = f"{values.spelled(row * wide)} + " if rows > 1 else ""
             at = values.spelled(lane + first), values.spelled(row + Expr.var(POSITION))

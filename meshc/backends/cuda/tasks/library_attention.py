@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import WARPS
-from meshc.backends.cuda.tasks.caches import streams_of
+from meshc.backends.cuda.tasks.caches import streams_of, with_new
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import POSITION
 from meshc.ir.functions import FUNCTIONS
 from meshc.ir.ops import tile
-from meshc.ir.values import Value
 from meshc.ir.views import Range, View
 from meshc.support.diagnostics import fail
 
@@ -107,23 +106,6 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         position,
         key.indices[0].start if seen and isinstance(key.indices[0], Range) else None,
     )  # fmt: skip
-
-
-def with_new(loop: tile.For) -> dict[Value, Value]:
-    """The copy of a tile of ``loop`` in which new tokens stand in their places, if there is one."""
-    body = loop.regions[0].ops
-    replaced = {
-        one.views()[0].buffer
-        for op in body
-        if isinstance(op, tile.For)
-        for one in op.regions[0].ops
-        if isinstance(one, tile.Compute) and one.kernel == "copy"
-    }
-    return {
-        op.views()[1].buffer: op.views()[0].buffer
-        for op in body
-        if isinstance(op, tile.Compute) and op.kernel == "copy" and op.views()[0].buffer in replaced
-    }
 
 
 def _sink(family: Placed, values: Values) -> View | None:
