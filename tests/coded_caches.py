@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from task_steps import Run
+    from step_caches import Caches
 
 EXPONENTS = range(-15, 8)
 NONE = 127 + 8
@@ -59,22 +59,24 @@ def drawn(rng: np.random.Generator, shape: Sequence[int]) -> np.ndarray:
     return kept(rng.standard_normal(shape) * sizes[..., None])
 
 
-def unset(run: Run, caches: Sequence[str]) -> None:
+def unset(run: Caches, caches: Sequence[str]) -> None:
     """Let the memory of caches hold nothing."""
     for pool in map(run.buffer, caches):
         run.machine.write(pool, np.full_like(run.machine.arrays[pool], NONE))
 
 
-def places(run: Run, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def places(run: Caches, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
     """Where floats of rows of a cache ``[layers, requests, tokens, heads, lanes]`` and where the
     bytes of their scales lie in its memory, as one row of bytes."""
     layers, requests, tokens, heads, lanes = np.indices(shape, sparse=True)
     pool = run.machine.arrays[run.buffer(cache)]
     if scales_behind(run):
-        every, page, wide = (pool.shape[n] for n in ((-2, -3, -1) if run.nhd else (-3, -2, -1)))
+        every, page, wide = (
+            pool.shape[n] for n in ((-2, -3, -1) if run.step.nhd else (-3, -2, -1))
+        )
         assert (every, wide) == (shape[3], -(-shape[4] // 16) * 16 + 16)
         own = layers * len(pool[0]) if pool.ndim == 5 else layers * 0
-        outer = tokens % page * every + heads if run.nhd else heads * page + tokens % page
+        outer = tokens % page * every + heads if run.step.nhd else heads * page + tokens % page
         row = ((own + run.pages[requests, tokens // page]) * every * page + outer) * wide
         return row + lanes, row + wide - 16 + np.arange(4)
     every, page, wide = pool.shape[-3:]
@@ -91,12 +93,12 @@ def places(run: Run, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, np.n
     return at, sixteen + tokens % 16
 
 
-def scales_behind(run: Run) -> bool:
+def scales_behind(run: Caches) -> bool:
     """Whether each row has its scale behind it, a float of 32 bits."""
-    return run.nhd or run.step.program.page % 16 > 0
+    return run.step.nhd or run.step.program.page % 16 > 0
 
 
-def as_kept(run: Run, scales: np.ndarray) -> np.ndarray:
+def as_kept(run: Caches, scales: np.ndarray) -> np.ndarray:
     """The bytes ``[.., n]`` that memory has of scales, of those that are none too."""
     if not scales_behind(run):
         return scales[..., None]
@@ -104,7 +106,7 @@ def as_kept(run: Run, scales: np.ndarray) -> np.ndarray:
     return values.astype(np.float32)[..., None].view(np.uint8)
 
 
-def give(run: Run, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
+def give(run: Caches, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
     """Fill the caches with rows that they can hold: as many tokens as a request has, and nothing
     behind them."""
     unset(run, [*caches])
@@ -119,7 +121,7 @@ def give(run: Run, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -
         run.machine.write(run.buffer(cache), pool)
 
 
-def held(run: Run, cache: str, shape: Sequence[int]) -> np.ndarray:
+def held(run: Caches, cache: str, shape: Sequence[int]) -> np.ndarray:
     """The numbers of a cache as they are now, NaN where there are none."""
     pool = run.machine.arrays[run.buffer(cache)].reshape(-1)
     codes, scales = (pool[at] for at in places(run, cache, shape))

@@ -5,7 +5,7 @@ cut, all at once, in the executor, beside NumPy in float64."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -17,10 +17,11 @@ from drawn_decoders import Drawn, drawn_decoder, quantised_decoder
 from float64_decoders import Left, rounded
 from kept_weights import kept_weights
 from latent_decoders import drawn_latent_decoder
-from task_steps import BOUNDS, Run, Step, device_of
+from step_caches import Caches, DealtCaches
+from task_steps import BOUNDS, Step, device_of, gpus_of, machine_of
 
 import meshc
-from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel, from_json
+from meshc.backends.cuda import LanguageModel, from_json
 from meshc.backends.cuda.executor import FIRST, QUICK, Mode
 from meshc.backends.cuda.mixed import MixedModel
 from meshc.backends.cuda.program import KERNELS, StepProgram
@@ -126,64 +127,33 @@ def _lengths(
     return tuple(starts), tuple(reads)
 
 
-class Driven(Run):
-    """Caches of the program of a run, on one GPU or on two, each of which has some of the heads;
+class Driven:
+    """The program of a run on one GPU or on two, each of which has some of the heads of caches;
     pages lie anywhere."""
 
     def __init__(
         self, run: DrawnRun, step: Step, weights: dict, seed: int, mode: Mode, toolchain: Toolchain
     ) -> None:
-        self.step, self.seed, self.dtype = step, seed, run.dtype
-        program = step.program
+        self.step, program = step, step.program
         table = dict(run.decoder.renamed).get("embedding", "embedding")
         named = run.decoder.named(weights)
         tensors = kept_weights(program, named, seed, table)
         for name in decoded_too(program) - {table}:
             named[name][...] = rounded(named[name], run.dtype)
-        count = run.options.get("gpus", 1)
-        given = program.kernels, step.texts
-        many = [CpuNode(*given, count, mode, toolchain)] if count > 1 else []
-        self.machine, *_ = [*many, CpuMachine(*given, mode, toolchain)]
-        self.gpus = self.machine.gpus if many else [self.machine]
+        machine = machine_of(step, mode, toolchain)
         requests = run.options["batch"]
         own = -(-run.options["seq"] // program.page)
         pages = np.random.default_rng(seed).permutation(requests * own).astype(np.int32)
-        self.pages = pages.reshape(requests, own)
+        pages = pages.reshape(requests, own)
         if program.mixes:
-            self.model = MixedModel(program, self.machine, tensors)
-            for request, row in enumerate(self.pages):
+            self.model = MixedModel(program, machine, tensors)
+            for request, row in enumerate(pages):
                 self.model.lay(request, row)
         else:
-            self.model = LanguageModel(program, self.machine, tensors)
-            self.machine.write("pages", self.pages)
-        self.nhd = "MC_NHD" in step.text
-        self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
-
-    def _parts(self, cache: str, heads: int) -> Iterator[list[int]]:
-        """The GPUs one by one as the only machine, with the heads that each has of a cache: all, or
-        a share, which is filled with the last one again."""
-        all_of_them, each = self.machine, heads
-        if len(self.gpus) > 1:
-            each = self.gpus[0].arrays[self.buffer(cache)].shape[-3]
-        for rank, gpu in enumerate(self.gpus):
-            self.machine = gpu
-            first = rank * each if each < heads else 0
-            yield [min(first + head, heads - 1) for head in range(each)]
-        self.machine = all_of_them
-
-    def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
-        name, cache = next(iter(caches.items()))
-        for heads in self._parts(name, cache.shape[3]):
-            super().give({name: held[..., heads, :] for name, held in caches.items()}, positions)
-
-    def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
-        found, have = np.full(shape, np.nan), set[int]()
-        for heads in self._parts(cache, shape[3]):
-            part = super().held(cache, (*shape[:3], len(heads), shape[4]))
-            for own in {*heads} - have:  # of a share of another rank that is empty, nothing
-                found[..., own, :] = part[..., heads.index(own), :]
-            have |= {*heads}
-        return found
+            self.model = LanguageModel(program, machine, tensors)
+            machine.write("pages", pages)
+        gpus = [Caches(step, gpu, pages) for gpu in gpus_of(machine)]
+        self.caches = DealtCaches(gpus, program.ranks)
 
 
 def decoded_too(program: StepProgram) -> set[str]:
@@ -255,18 +225,18 @@ class RunJudge:
         shapes = run.decoder.cached(run.options["batch"], run.options["seq"])
         self.caches = {
             name: coded_caches.drawn(rng, shape)
-            if driven.coded
+            if driven.step.coded
             else rounded(rng.standard_normal(shape), run.dtype)
             for name, shape in shapes.items()
         }
         self.cached = [*run.starts]
         held = {name: c[..., self._order(driven, name)] for name, c in self.caches.items()}
-        driven.give(held, self.cached)
+        driven.caches.give(held, self.cached)
         (self._mixed if driven.step.program.mixes else self._prompts_and_steps)(driven, rng)
         # A prompt's step leaves a row behind those of other requests.
         more = not driven.step.program.mixes
         for name, shape in shapes.items():
-            found = driven.held(name, shape)
+            found = driven.caches.held(name, shape)
             for request, count in enumerate(self.cached):
                 behind = found[:, request, count + more :]
                 assert np.isnan(behind).all(), "a position behind the last token was written"
@@ -308,7 +278,7 @@ class RunJudge:
         left, wanted = {}, []
         for name, cache in self.caches.items():
             left[name] = np.empty_like(cache)
-            left[name][..., self._order(driven, name)] = driven.held(name, cache.shape)
+            left[name][..., self._order(driven, name)] = driven.caches.held(name, cache.shape)
         for one in read:
             wanted.append(self._token(left, one))
             self.cached[one.request] = one.position + 1
@@ -380,4 +350,4 @@ class RunJudge:
     def _order(self, driven: Driven, cache: str) -> np.ndarray:
         """The lanes of a row of a cache in the order in which they lie."""
         order = self.run.decoder.stored(cache)
-        return np.arange(len(order)) if driven.nhd else order
+        return np.arange(len(order)) if driven.step.nhd else order

@@ -11,7 +11,8 @@ import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
 from kept_weights import kept_weights
-from task_steps import BOUNDS, NAN, Run, Step, device_of, values_of
+from step_caches import NAN, values_of
+from task_steps import BOUNDS, Run, Step, device_of
 
 import meshc
 from meshc.backends.cuda.executor import FIRST, QUICK, Mode, headers
@@ -95,16 +96,20 @@ class PromptJudge:
         prompt = [int(token) for token in rng.integers(0, decoder.words, length)]
         shapes = decoder.cached(drawn.batch, drawn.capacity)
         for pool in {run.buffer(name) for name in shapes}:
-            nothing = coded_caches.NONE if run.coded else NAN[dtype]
+            nothing = coded_caches.NONE if run.step.coded else NAN[dtype]
             run.machine.write(pool, np.full_like(run.machine.arrays[pool], nothing))
         found = run.model.prefill(prompt, request)
         caches = {name: np.zeros(shape) for name, shape in shapes.items()}
         tokens, positions = np.zeros((2, drawn.batch), int)
-        left = {name: run.held(name, shape) for name, shape in shapes.items()} if run.coded else {}
+        left = (
+            {name: run.held(name, shape) for name, shape in shapes.items()}
+            if run.step.coded
+            else {}
+        )
         for at, token in enumerate(prompt):
             tokens[request], positions[request] = token, at
             given = weights, caches, tokens, positions, dtype
-            if not run.coded:
+            if not run.step.coded:
                 wanted = decoder.step(*given)[request]
                 continue
             # One element that is rounded the other way moves more than all else: see check_rows.
@@ -129,12 +134,12 @@ class PromptJudge:
         """The lanes of a row of a cache in the order in which they lie: in pages of others in that
         of the model."""
         order = self.drawn.decoder.stored(name)
-        return np.arange(len(order)) if "MC_NHD" in self.step.text else order
+        return np.arange(len(order)) if self.step.nhd else order
 
     def _cached(self, run: Run, name: str, wanted: np.ndarray, request: int, length: int) -> None:
         """The rows of the prompt, and of nothing behind it; the other requests have the row of
         their token of the step behind the prompt, if a step was made."""
-        if run.coded:
+        if run.step.coded:
             found = run.held(name, wanted.shape)[:, request, length:]
             assert np.isnan(found).all(), "a position behind the prompt was written"
             return

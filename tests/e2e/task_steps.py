@@ -3,19 +3,20 @@ pages that lie anywhere, and nothing but NaN where no token is."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import coded_caches
 import numpy as np
 from drawn_decoders import Drawn
 from float64_decoders import Left, rounded
 from kept_weights import kept_weights
+from step_caches import Caches, DealtCaches
 
 import meshc
-from meshc.backends.cuda import CpuMachine, LanguageModel
+from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
 from meshc.backends.cuda.executor import FIRST, QUICK, SCHEDULES, Library, Mode, headers
 from meshc.backends.cuda.gpu_divisions import dealing
 from meshc.backends.cuda.tasks.step import TaskGraph, step_of_tasks
@@ -32,7 +33,6 @@ BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("
 _HOW = (
     "dtype", "capacity", "batch", "page", "rows", "tokens", "parts", "merge", "meet", "columns",
 )  # fmt: skip
-NAN = {"f16": 0x7E5A, "bf16": 0x7FDA}
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,16 @@ class Step:
     def text(self) -> str:
         """The kernel."""
         return self.texts["step.cu"]
+
+    @property
+    def nhd(self) -> bool:
+        """Whether caches lie as those of other programs do."""
+        return "MC_NHD" in self.text
+
+    @property
+    def coded(self) -> bool:
+        """Whether caches keep floats of eight bits."""
+        return any(buffer.dtype == "e4m3" for buffer in self.program.buffers.values())
 
     def edited(self, file: str, old: str, new: str) -> Step:
         """The same with ``new`` in the one place where ``file`` has ``old``."""
@@ -112,87 +122,46 @@ def step_of(
     return Step(program, {**texts, **headers()})
 
 
-def machine_of(step: Step, mode: Mode = FIRST, toolchain: Toolchain = QUICK) -> CpuMachine:
-    """The executor with the kernels of a step, over its own texts of the library."""
-    kernels = step.program.kernels
-    machine = CpuMachine(kernels, step.texts, mode, toolchain)
-    own = {name: step.texts[name] for name in headers()}
+def machine_of(
+    step: Step, mode: Mode = FIRST, toolchain: Toolchain = QUICK
+) -> CpuMachine | CpuNode:
+    """The executor with the kernels of a step, over its own texts of the library: a GPU, or one for
+    each of several ranks."""
+    given, ranks = (step.program.kernels, step.texts), step.program.ranks
+    machine = (
+        CpuNode(*given, ranks.count, mode, toolchain)
+        if ranks
+        else CpuMachine(*given, mode, toolchain)
+    )
+    own = {name: step.texts.get(name, text) for name, text in headers().items()}
     if own != headers():
-        for name, kernel in kernels.items():
-            machine._libraries[name] = Library(step.texts[kernel.file], own, toolchain)
+        for name, kernel in step.program.kernels.items():
+            made = Library(step.texts[kernel.file], own, toolchain)
+            for gpu in gpus_of(machine):
+                gpu._libraries[name] = made
     return machine
 
 
-@dataclass
-class Run:
+def gpus_of(machine: CpuMachine | CpuNode) -> Sequence[CpuMachine]:
+    """Those of a machine, by rank."""
+    return getattr(machine, "gpus", [machine])
+
+
+class Run(Caches):
     """A step's model in the executor, with pages that lie anywhere."""
 
-    step: Step
-    tensors: Mapping[str, np.ndarray]
-    mode: Mode = FIRST
-    toolchain: Toolchain = QUICK
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        program = self.step.program
-        self.machine = machine_of(self.step, self.mode, self.toolchain)
-        self.model = LanguageModel(program, self.machine, self.tensors)
-        count = program.batch * program.capacity_pages
-        self.pages = np.random.default_rng(self.seed).permutation(count).astype(np.int32)
-        self.pages = self.pages.reshape(program.batch, -1)
-        self.machine.write("pages", self.pages)
-        self.dtype = next(iter(program.weights.values())).dtype
-        self.nhd = "MC_NHD" in self.step.text
-        self.coded = any(buffer.dtype == "e4m3" for buffer in program.buffers.values())
-
-    def buffer(self, cache: str) -> str:
-        """What the program calls the memory of a cache: keys that are turned lie behind latents, or
-        on their own where nothing needs both in one row."""
-        states = [n for n, b in self.step.program.buffers.items() if b.role == "state"]
-        names = (name.replace(".", "_") for name in (cache, cache.replace("rope", "latent")))
-        called = (re.compile(rf"{name}(_\d+)?") for name in names)
-        return next(n for one in called for n in states if one.fullmatch(n))
-
-    def places(self, cache: str, shape: Sequence[int]) -> tuple[np.ndarray, ...]:
-        """Where elements of a cache [layers, requests, tokens, heads, lanes] lie in its pool, which
-        may have parts of the lanes of a head as heads."""
-        pool = self.machine.arrays[self.buffer(cache)]
-        layers, requests, tokens, heads, own = np.indices(shape, sparse=True)
-        if self.nhd:
-            page = pool.shape[-3]
-            at = (self.pages[requests, tokens // page], tokens % page, heads, own)
-            return at if pool.ndim == 4 else (layers, *at)
-        page, lanes = pool.shape[-2:]
-        parts = pool.shape[-3] // shape[3]
-        heads, own = heads * parts + own // (shape[4] // parts), own % (shape[4] // parts)
-        chunks = lanes // 8
-        apart = next(n for n in (8, 4, 2, 1) if chunks % n == 0)
-        if cache.endswith("rope"):
-            own = own + lanes - -(-shape[-1] // 8) * 8
-        chunk = (own // 8) ^ (tokens // (8 // apart) % apart)
-        at = (self.pages[requests, tokens // page], heads, tokens % page, chunk * 8 + own % 8)
-        return at if pool.ndim == 4 else (layers, *at)
-
-    def give(self, caches: Mapping[str, np.ndarray], positions: Sequence[int]) -> None:
-        """Fill the caches: as many tokens as a request has, and NaN behind them."""
-        if self.coded:
-            return coded_caches.give(self, caches, positions)
-        for cache in {self.buffer(cache) for cache in caches}:
-            self.machine.write(cache, np.full_like(self.machine.arrays[cache], NAN[self.dtype]))
-        for cache, values in caches.items():
-            pool = self.machine.arrays[self.buffer(cache)].copy()
-            held = bits(values, self.dtype)
-            for b, count in enumerate(positions):
-                held[:, b, count:] = NAN[self.dtype]
-            pool[self.places(cache, values.shape)] = held
-            self.machine.write(self.buffer(cache), pool)
-
-    def held(self, cache: str, shape: Sequence[int]) -> np.ndarray:
-        """The numbers of a cache as they are now."""
-        if self.coded:
-            return coded_caches.held(self, cache, shape)
-        found = self.machine.arrays[self.buffer(cache)][self.places(cache, shape)]
-        return values_of(found, self.dtype)
+    def __init__(
+        self,
+        step: Step,
+        tensors: Mapping[str, np.ndarray],
+        mode: Mode = FIRST,
+        toolchain: Toolchain = QUICK,
+        seed: int = 0,
+    ) -> None:
+        machine = machine_of(step, mode, toolchain)
+        self.model = LanguageModel(step.program, machine, tensors)
+        super().__init__(step, machine, pages_of(step, seed))
+        machine.write("pages", self.pages)
 
     def logits(self, tokens: Sequence[int], positions: Sequence[int]) -> np.ndarray:
         """Logits of a step; a token may be -1, which is none."""
@@ -200,6 +169,14 @@ class Run:
         self.machine.write("cached", np.array(positions, np.int32))
         self.machine.run(self.step.program.launches())
         return self.machine.read("logits")
+
+
+def pages_of(step: Step, seed: int) -> np.ndarray:
+    """Pages of requests [requests, pages], in an order that is drawn."""
+    program = step.program
+    count = program.batch * program.capacity_pages
+    pages = np.random.default_rng(seed).permutation(count).astype(np.int32)
+    return pages.reshape(program.batch, -1)
 
 
 @dataclass
@@ -220,58 +197,75 @@ class Judge:
         folder: Path,
         cluster: int = 0,
         split: str = "splits",
-        keep: str = "",
         tile: int = 0,
-        kv_layout: str = "",
-        coded: bool = False,
-    ) -> Judge:
-        """The judge of a decoder, which is compiled, perhaps for clusters of so many blocks, with
-        weights that stay quantised, or for a GPU with small tiles."""
+        **how: object,
+    ) -> Self:
+        """The judge of a decoder, which is compiled as :func:`step_of` is told, perhaps for a GPU
+        with small tiles."""
         model = folder / "drawn.mesh"
         model.write_text(drawn.decoder.text())
-        how = {name: getattr(drawn, name) for name in _HOW}
-        device = device_of(drawn.cores, folder, tile)
-        how |= {"device": device, "cluster": cluster, "split": split, "keep": keep}
-        how |= {"kv_layout": kv_layout, "coded": coded}
-        drawn = replace(drawn, decoder=replace(drawn.decoder, coded=True)) if coded else drawn
-        return cls(drawn, seed, step_of(model, **how))
+        how |= {name: getattr(drawn, name) for name in _HOW}
+        how |= {"device": device_of(drawn.cores, folder, tile), "cluster": cluster, "split": split}
+        coded = replace(drawn.decoder, coded=True) if how.get("coded") else drawn.decoder
+        return cls(replace(drawn, decoder=coded), seed, step_of(model, **how))
 
     def check(
         self, step: Step | None = None, mode: Mode = FIRST, toolchain: Toolchain = QUICK
     ) -> list[np.ndarray]:
         """The logits of a step at each set of positions. AssertionError for others than those of
         float64."""
-        drawn, decoder, dtype = self.drawn, self.drawn.decoder, self.drawn.dtype
-        weights = decoder.weights(self.seed, dtype)
-        table = dict(decoder.renamed).get("embedding", "embedding")
-        tensors = kept_weights(self.step.program, decoder.named(weights), self.seed, table)
+        drawn, decoder = self.drawn, self.drawn.decoder
+        weights, tensors = self._weights()
         run = Run(step or self.step, tensors, mode, toolchain, self.seed)
         rng, found = np.random.default_rng(self.seed), []
         for positions in drawn.positions:
             shapes = decoder.cached(drawn.batch, drawn.capacity)
             caches = {
                 name: coded_caches.drawn(rng, shape)
-                if run.coded
-                else rounded(rng.standard_normal(shape), dtype)
+                if run.step.coded
+                else rounded(rng.standard_normal(shape), drawn.dtype)
                 for name, shape in shapes.items()
             }
             tokens = rng.integers(0, decoder.words, drawn.batch)
             run.give({name: c[..., self._order(name)] for name, c in caches.items()}, positions)
             before = {pool: run.machine.read(pool) for pool in map(run.buffer, caches)}
             logits = run.logits(tokens, positions)
-            left = {name: self._left(run, name, shape) for name, shape in shapes.items()}
-            rows = (c[:, b, : at + 1] for c in left.values() for b, at in enumerate(positions))
-            assert all(np.isfinite(one).all() for one in rows), "cached rows are no numbers"
-            given = weights, tokens, np.array(positions), dtype, left
-            self._close_or_turned(logits, caches, *given)
-            for name, cache in caches.items():
-                self._new_rows(run, name, cache[..., self._order(name)], positions, before)
+            self._agree(logits, self._left(run), caches, weights, tokens, np.array(positions))
+            for name, shape in shapes.items():
+                run.put_rows(before[run.buffer(name)], name, shape, positions)
             for pool, expected in before.items():
                 assert (run.machine.read(pool) == expected).all(), "other rows were written"
             if "met" in self.step.program.buffers:
                 assert run.machine.read("met").tolist() == [0]
             found.append(logits)
         return found
+
+    def _weights(self) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """Weights of the decoder, and what the step has of them by its own names."""
+        decoder = self.drawn.decoder
+        weights = decoder.weights(self.seed, self.drawn.dtype)
+        table = dict(decoder.renamed).get("embedding", "embedding")
+        return weights, kept_weights(self.step.program, decoder.named(weights), self.seed, table)
+
+    def _agree(
+        self,
+        logits: np.ndarray,
+        left: Mapping[str, np.ndarray],
+        caches: Mapping[str, np.ndarray],
+        weights: Mapping[str, np.ndarray],
+        tokens: np.ndarray,
+        positions: np.ndarray,
+    ) -> None:
+        """Logits are those of the decoder, which writes rows to ``caches``, and rows are these,
+        perhaps rounded the other way. It attends to the rows that the step ``left``: they are held
+        against its own, so attention to them is no freer than theirs are."""
+        rows = (c[:, b, : at + 1] for c in left.values() for b, at in enumerate(positions))
+        assert all(np.isfinite(one).all() for one in rows), "cached rows are no numbers"
+        given = weights, tokens, positions, self.drawn.dtype, left
+        self._close_or_turned(logits, caches, *given)
+        for name, cache in caches.items():
+            for b, at in enumerate(positions):
+                self._close_row(left[name][:, b, at], cache[:, b, at])
 
     def _close_or_turned(
         self,
@@ -286,65 +280,33 @@ class Judge:
         bound = bound_of(self.drawn, logits, wanted, weights, before, *given)
         self._close(logits, wanted, bound)
 
-    def _left(self, run: Run, cache: str, shape: Sequence[int]) -> np.ndarray:
-        """A cache as the step left it, with lanes in the order of the decoder. Its new rows are
-        held against the decoder's, so attention to them is no freer than theirs are."""
-        stored = run.held(cache, shape)
-        found = np.empty_like(stored)
-        found[..., self._order(cache)] = stored
+    def _close_row(self, found: np.ndarray, wanted: np.ndarray) -> None:
+        """The row of a request's token, which may be rounded the other way."""
+        many, dtype = self.drawn.batch > 4, self.drawn.dtype
+        if self.step.coded:
+            return coded_caches.check_rows(found, wanted, many)
+        bound = BOUNDS[dtype, many] + {"f16": 2.0**-10, "bf16": 2.0**-7}[dtype]
+        self._close(found, wanted, bound)
+
+    def _left(self, run: Run | DealtCaches) -> dict[str, np.ndarray]:
+        """The caches as a step left them, with lanes in the order of the decoder."""
+        found = {}
+        for name, shape in self.drawn.decoder.cached(self.drawn.batch, self.drawn.capacity).items():
+            found[name] = np.empty(shape)
+            found[name][..., self._order(name)] = run.held(name, shape)
         return found
 
     def _order(self, cache: str) -> np.ndarray:
         """The order of the lanes of a row of a cache: that of kernels, or of the model where caches
         are those of other programs."""
         order = self.drawn.decoder.stored(cache)
-        return np.arange(len(order)) if "MC_NHD" in self.step.text else order
+        return np.arange(len(order)) if self.step.nhd else order
 
     def _close(self, found: np.ndarray, wanted: np.ndarray, bound: float) -> None:
         error = np.abs(found - wanted).max() / np.abs(wanted).max()
         assert not np.isnan(error), "logits are no numbers"
         self.worst = max(self.worst, float(error))
         assert error <= bound, f"logits are {error:.1e} from those of float64"
-
-    def _new_rows(
-        self,
-        run: Run,
-        name: str,
-        wanted: np.ndarray,
-        positions: Sequence[int],
-        pools: Mapping[str, np.ndarray],
-    ) -> None:
-        """The row of each request's token, which may be rounded the other way; ``pools`` get what
-        was found."""
-        if run.coded:
-            return self._coded_rows(run, name, wanted, positions, pools)
-        bound = (
-            BOUNDS[self.drawn.dtype, self.drawn.batch > 4]
-            + {"f16": 2.0**-10, "bf16": 2.0**-7}[self.drawn.dtype]
-        )
-        places = np.broadcast_arrays(*run.places(name, wanted.shape))
-        now = run.machine.read(run.buffer(name))
-        for b, at in enumerate(positions):
-            row = tuple(place[:, b, at] for place in places)
-            self._close(values_of(now[row], self.drawn.dtype), wanted[:, b, at], bound)
-            pools[run.buffer(name)][row] = now[row]
-
-    def _coded_rows(
-        self,
-        run: Run,
-        name: str,
-        wanted: np.ndarray,
-        positions: Sequence[int],
-        pools: Mapping[str, np.ndarray],
-    ) -> None:
-        """The same of rows that are coded."""
-        found, many = run.held(name, wanted.shape), self.drawn.batch > 4
-        now = run.machine.read(run.buffer(name)).reshape(-1)
-        for b, at in enumerate(positions):
-            coded_caches.check_rows(found[:, b, at], wanted[:, b, at], many)
-            for places in coded_caches.places(run, name, wanted.shape):
-                own = places[:, b, at]
-                pools[run.buffer(name)].reshape(-1)[own] = now[own]
 
 
 def bound_of(
@@ -400,17 +362,3 @@ def device_of(cores: int, folder: Path, tile: int = 0) -> str:
     head = ['name = "h200"', 'like = "h200"', 'description = "an H200 of other numbers"']
     device.write_text("\n".join([*head, *(f"{key} = {one}" for key, one in numbers.items())]))
     return str(device)
-
-
-def bits(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Values of a 16-bit type, which they have, as words."""
-    if dtype == "f16":
-        return values.astype(np.float16).view(np.uint16)
-    return (np.ascontiguousarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
-
-
-def values_of(words: np.ndarray, dtype: str) -> np.ndarray:
-    """The values of words of a 16-bit type."""
-    if dtype == "f16":
-        return words.view(np.float16).astype(np.float64)
-    return (words.astype(np.uint32) << 16).view(np.float32).astype(np.float64)

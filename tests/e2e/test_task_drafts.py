@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from coded_caches import NONE, coded
-from task_steps import NAN, Step, machine_of, step_of
+from step_caches import NAN
+from task_steps import Step, machine_of, step_of
 
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.host import prepare
