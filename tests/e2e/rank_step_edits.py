@@ -85,6 +85,12 @@ EDITS = {
     "words to all without their tags": ("switch", WORDS, "store_word_to_gpus((u32*)all + at, tagged<BITS>(v, tag))", "store_word_to_gpus((u32*)all + at, bits_of(v))"),
     "words to all in another place": ("switch", WORDS, "store_word_to_gpus((u32*)all + at,", "store_word_to_gpus((u32*)all + at / 2,"),
     "one of three parts is left out": ("switch", STEP, "for (int s = 0; s < 2; s++)", "for (int s = 0; s < 1; s++)"),
+    # numbers, by little
+    "what another rank gives is rounded": ("words", STEP, "(o_sum + came[1])", "(o_sum + mc::widen(mc::narrow<T>(came[1])))"),
+    "what another rank gives is a little more": ("words", STEP, "(y_sum + came[1])", "(y_sum + 1.0001220703125f * came[1])"),
+    "what another rank gives of many requests is a little more": ("columns", STEP, "(o_sum + o_of_ranks[", "(o_sum + 1.0001220703125f * o_of_ranks["),
+    "keys are a quarter of a place less": ("words", STEP, "mc::narrow<T>(came[0])", "mc::narrow<T>(0.999755859375f * came[0])"),
+    "values are a quarter of a place less": ("words", STEP, "mc::narrow<T>(came[1])", "mc::narrow<T>(0.999755859375f * came[1])"),
 }  # fmt: skip
 
 # Edits that change nothing that a run can tell, and why.
