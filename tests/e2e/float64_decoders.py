@@ -19,7 +19,6 @@ import numpy as np
 
 EPS = 1e-5
 _MOST_EXACT = 4  # requests whose left sides of products are two values each
-_NOISE = 2.0**-20  # of sums of f32, as a part of the largest of a row
 
 
 @dataclass(frozen=True)
@@ -421,29 +420,28 @@ class Decoder:
 @dataclass
 class Left:
     """Left sides of products as kernels have them: of a few requests as they are, of more
-    rounded, some of them the ``other_way``: one in eight, or where that is ``near`` every second of
-    those alone that the noise of f32 may round so. What it was asked of has the ``nearest`` choice
+    rounded, one in eight of them the ``other_way``. What it was asked of has the ``nearest`` choice
     of experts: how far the scores of one that was chosen and of one that was not are apart, as a
     part of the largest score."""
 
     dtype: str
     requests: int
     other_way: np.random.Generator | None = None
-    near: bool = False
     nearest: float = float("inf")
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         if self.requests <= _MOST_EXACT:
             return x
-        found = rounded(x, self.dtype)
+        near, far = self.both(x)
         if self.other_way is None:
-            return found
-        far = rounded(x + (x - found) + np.sign(x - found) * np.abs(x) * _NOISE, self.dtype)
-        if not self.near:
-            return np.where(self.other_way.random(x.shape) < 1 / 8, far, found)
-        most = np.abs(x).max(tuple(range(1, x.ndim)), keepdims=True)
-        either = np.abs(x - (found + far) / 2) <= _NOISE * most
-        return np.where(either & (self.other_way.random(x.shape) < 1 / 2), far, found)
+            return near
+        return np.where(self.other_way.random(x.shape) < 1 / 8, far, near)
+
+    def both(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What ``x`` is rounded to, and what lies on its other side."""
+        near = rounded(x, self.dtype)
+        beyond = x + (x - near) + np.sign(x - near) * np.abs(x) * 2.0**-20
+        return near, rounded(beyond, self.dtype)
 
 
 def with_row(cache: np.ndarray, left: np.ndarray, at: int) -> np.ndarray:

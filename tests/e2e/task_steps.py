@@ -14,6 +14,7 @@ from drawn_decoders import Drawn
 from float64_decoders import Left, rounded
 from kept_weights import kept_weights
 from step_caches import Caches, DealtCaches
+from turned_sides import nearest
 
 import meshc
 from meshc.backends.cuda import CpuMachine, CpuNode, LanguageModel
@@ -30,7 +31,6 @@ from meshc.support.native import Toolchain
 # those of float64 too; where the two round differently, one term of many differs by as much. Each
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
-_TURNED = 16  # ways to round what lies in the middle of two numbers that are tried
 OTHER_WAY = {False: 1 / 25, True: 1 / 5}
 """Which part of the elements of rows may be, of a few requests and of more: those that are rounded
 down instead are every second."""
@@ -278,20 +278,18 @@ class Judge:
         weights: Mapping[str, np.ndarray],
         *given: object,
     ) -> None:
-        """Logits are those of the decoder, which writes rows to ``caches``. Where left sides of
-        products are rounded, and logits are farther off, each request has the nearest of those
-        that it may have: some of what lies in the middle of two numbers is rounded the other way,
-        at random. Where that is one element, it may be seen."""
+        """Logits are those of the decoder, which writes rows to ``caches``. Of many requests some
+        left sides of products may be rounded the other way: see :mod:`turned_sides`."""
         decoder, dtype, many = self.drawn.decoder, self.drawn.dtype, self.drawn.batch > 4
         before = {name: cache.copy() for name, cache in caches.items()}
         wanted, bound = decoder.step(weights, caches, *given), BOUNDS[dtype, many]
-        if many and not _distance(logits, wanted) <= bound:
-            for seed in range(_TURNED):
+        if many and _distance(logits, wanted) > bound:
+
+            def step(left: Left) -> np.ndarray:
                 own = {name: cache.copy() for name, cache in before.items()}
-                left = Left(dtype, self.drawn.batch, np.random.default_rng(seed), near=True)
-                turned = decoder.step(weights, own, *given, left=left)
-                nearer = np.abs(logits - turned).max(-1) < np.abs(logits - wanted).max(-1)
-                wanted[nearer] = turned[nearer]
+                return decoder.step(weights, own, *given, left=left)
+
+            wanted = nearest(step, dtype, logits, bound * np.abs(wanted).max())
         self._close(logits, wanted, bound)
 
     def _close_rows(self, found: np.ndarray, wanted: np.ndarray) -> None:
