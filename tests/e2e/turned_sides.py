@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from float64_decoders import Left
 
-_NOISE = 2.0**-21
-"""Of sums of f32, as a part of the largest element of a request."""
+_NOISES = 2.0**-22, 2.0**-21, 2.0**-20
+"""Of sums of f32, as parts of the largest element of a request; what is nearest comes first."""
 
 
 @dataclass
@@ -19,6 +19,7 @@ class Turned(Left):
     ``met``, of each request, and the ones that are ``turned`` are rounded the other way."""
 
     turned: Sequence[set[int]] = ()
+    noise: float = 0.0
     met: np.ndarray = field(default_factory=lambda: np.zeros(0, int))
 
     def __post_init__(self) -> None:
@@ -27,7 +28,7 @@ class Turned(Left):
     def __call__(self, x: np.ndarray) -> np.ndarray:
         near, far = self.both(x)
         most = np.abs(x).max(tuple(range(1, x.ndim)), keepdims=True)
-        middle = (near != far) & (np.abs(x - (near + far) / 2) <= _NOISE * most)
+        middle = (near != far) & (np.abs(x - (near + far) / 2) <= self.noise * most)
         found = near.copy()
         for b, own in enumerate(middle):
             places = np.argwhere(own)
@@ -44,19 +45,19 @@ def nearest(
     """Logits [requests, words] of a ``step`` with left sides that are rounded so that those of each
     request are near the ones that were ``found``: what lies in the middle of two numbers is turned,
     one after the other, and stays so where that is nearer, until all are near ``enough``."""
-
-    def tried(turned: Sequence[set[int]]) -> tuple[np.ndarray, np.ndarray, int]:
-        left = Turned(dtype, len(found), turned=turned)
-        logits = step(left)
-        return logits, np.abs(found - logits).max(-1), left.met.max()
-
-    kept = [set[int]() for _ in found]
-    wanted, apart, count = tried(kept)
-    for n in range(count):
-        if apart.max() <= enough:
-            break
-        other = [own | {n} for own in kept]
-        logits, farther, _ = tried(other)
-        for b in np.flatnonzero(farther < apart):
-            kept[b], wanted[b], apart[b] = other[b], logits[b], farther[b]
+    logits = step(Left(dtype, len(found)))
+    far = np.abs(found - logits).max(-1)
+    plain, wanted = far.copy(), logits
+    for noise in _NOISES:
+        kept, apart, n, count = [set[int]() for _ in found], plain.copy(), 0, 1
+        while n < count and far.max() > enough:
+            other = [own | {n} for own in kept]
+            left = Turned(dtype, len(found), turned=other, noise=noise)
+            logits = step(left)
+            now = np.abs(found - logits).max(-1)
+            for b in np.flatnonzero(now < apart):
+                kept[b], apart[b] = other[b], now[b]
+                if now[b] < far[b]:
+                    wanted[b], far[b] = logits[b], now[b]
+            n, count = n + 1, left.met.max()
     return wanted
