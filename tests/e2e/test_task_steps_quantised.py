@@ -44,9 +44,10 @@ def test_a_step_agrees_with_float64(seed, tmp_path):
     judge.check(mode=mode_of(seed))
 
 
-@pytest.mark.parametrize("seed", only(range(120), 6, 10, 15))
+@pytest.mark.parametrize("seed", only(range(120), 6, 10, 37, 39))
 def test_ranks_agree_with_float64(seed, tmp_path):
-    """Features, heads and what is once for groups of them are dealt to two or three GPUs."""
+    """Features, heads and what is once for groups of them are dealt to two or three GPUs. Of 37 a
+    left side lies in the middle of two numbers, of 39 a key."""
     drawn, form = quantised_decoder(seed)
     few = replace(drawn, cores=min(drawn.cores, 6))
     try:
