@@ -82,8 +82,8 @@ EDITS = {
     "angles of another layer": ("parts", STEP, "* 24 + 8 * layer + element", "* 24 + element", 0),
     "a sum without its second part": ("parts", STEP, "+ o_parts[64 * b + 16 * g + i + 320]", "+ 0.0f", 0),
     "no residual": ("llama", STEP, "(x_2_3 + y)", "y", 0),
-    "a cap of less": ("parts", STEP, "mc::tanh(score) * 8.0f", "mc::tanh(score) * 7.9f", 1),
-    "the new token without a cap": ("parts", STEP, "locals + 176, [](float score) { return mc::tanh(score) * 8.0f * mc::LOG2E; })", "locals + 176, [](float score) { return score * 8.0f * mc::LOG2E; })", 0),
+    "a cap of less": ("parts", STEP, "(8.0f * mc::LOG2E)", "(7.9f * mc::LOG2E)", 1),
+    "the new token without a cap": ("parts", STEP, "locals + 176, [](float score) { return mc::tanh(", "locals + 176, [](float score) { return (", 0),
     # who has what
     "each split has the new token": ("llama", STEP, "if (s == pos / 16 % 3 && mc::warp() == 0)", "if (mc::warp() == 0)", 0),
     "no split has the new token": ("llama", STEP, "if (s == pos / 16 % 3 && mc::warp() == 0)", "if (false)", 0),

@@ -38,7 +38,7 @@ EDITS = {
     "no split has the new tokens": (HEADS, PROMPT, "if (s == pos / 48) attended", "if (s < 0) attended"),
     "each split has the sink": (WINDOW, PROMPT, "if (s == 0 && ", "if ("),
     "the sink of another head": (WINDOW, PROMPT, "layer + row % 2]", "layer]"),
-    "scores as they are": (WINDOW, PROMPT, "mc::tanh(score) * 2.0f", "score * 2.0f"),
+    "scores as they are": (WINDOW, PROMPT, "return mc::tanh(", "return ("),
     # what is cached
     "rows behind the prompt are cached": (HEADS, PROMPT, "len >= element / 64 + 1 && ", ""),
     "the first task's keys alone are cached": (HEADS, PROMPT, "element / 64 >= 4 * b", "element / 64 >= 8 * b"),

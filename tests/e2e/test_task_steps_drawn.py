@@ -3,7 +3,8 @@
 from dataclasses import replace
 
 import pytest
-from drawn_decoders import drawn_decoder
+from drawn_decoders import Drawn, drawn_decoder
+from float64_decoders import Decoder
 from latent_decoders import drawn_latent_decoder
 from reduced import only
 from task_steps import Judge, mode_of
@@ -36,3 +37,12 @@ def test_a_step_of_latent_attention_agrees_with_float64(seed, tmp_path):
     drawn = replace(drawn_latent_decoder(seed), meet="tags" if seed % 4 == 0 else "counter")
     judge = Judge.of(drawn, seed, tmp_path)
     judge.check(mode=mode_of(seed))
+
+
+def test_queries_below_a_cap_keep_their_bits(tmp_path):
+    """A cap far above the scores: over it, queries would be numbers below the normal ones of f16,
+    whose second values have few bits."""
+    decoder = Decoder(lanes=64, layers=1, cap=2000.0, where="both")
+    positions = (37,), (60,)
+    drawn = Drawn(decoder, "f16", 1, 64, 16, 16, 16, 1, merge=False, cores=4, positions=positions)
+    Judge.of(drawn, 1, tmp_path).check()

@@ -296,7 +296,7 @@ class GroupAttention:
             with self.values.within(me=32 * WARPS):
                 at = unflattened(Expr.var("me") + first, (queries, lanes))
                 element = self._place(*at) if self._turned else f"me + {first}" if first else "me"
-            text.add(f"{guard}locals[{element}] = {value} * {constant(factor)};")
+            text.add(f"{guard}locals[{element}] = {value}{_times(factor)};")
         if not asked:
             self._stage_queries(text, statements, factor)
         if self.coded:
@@ -325,7 +325,7 @@ class GroupAttention:
 
         def query(at: tuple[Expr, ...]) -> None:
             value = self.values.element(self.shape.query, at)
-            text.add(f"{self._queries}[{self._place(*at)}] = {value} * {constant(factor)};")
+            text.add(f"{self._queries}[{self._place(*at)}] = {value}{_times(factor)};")
 
         statements.each((self.shape.queries, self.shape.lanes), query, meet=False)
 
@@ -613,6 +613,10 @@ class GroupAttention:
                 store(str(lanes + 1), "most"),
             )
         text.add(SYNC)
+
+
+def _times(factor: float) -> str:
+    return "" if factor == 1.0 else f" * {constant(factor)}"
 
 
 def _over(row: str, heads: int) -> str:

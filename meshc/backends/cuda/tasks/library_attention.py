@@ -137,18 +137,22 @@ def _without_guard(when: Cond | None, loop: tile.For) -> Cond | None:
 
 def changed_scores(steps: Sequence[tile.Compute]) -> tuple[float, str]:
     """By what queries are multiplied, and how their products become scores, times log2(e), where
-    that is more."""
-    factor, rest = 1.0, list(steps)
-    while rest and rest[0].kernel == "scale":
-        factor *= float(str(rest.pop(0).params["factor"]))
-    if not rest:
-        return factor * LOG2E, ""
-    text = "score"
-    for op in rest:
-        if op.kernel == "scale":
-            text = f"{text} * {constant(float(str(op.params['factor'])))}"
-        elif op.kernel == "tanh":
+    that is more. Queries whose scores have a cap are as they are, as large as keys: over the cap
+    they were so small that what rounding leaves of them had few bits in f16."""
+    if all(op.kernel == "scale" for op in steps):
+        return math.prod(_factor(op) for op in steps) * LOG2E, ""
+    text, unit = "score", "mc::LOG2E"
+    for n, op in enumerate(steps, 1):
+        if op.kernel == "tanh":
             text = f"mc::tanh({text})"
-        else:
+        elif op.kernel != "scale":
             fail("cuda-graph", f"there is no CUDA for tile.{op.kernel} of scores")
-    return factor, f"[](float score) {{ return {text} * mc::LOG2E; }}"
+        elif n < len(steps):
+            text = f"{text} * {constant(_factor(op))}"
+        else:
+            unit = f"({constant(_factor(op))} * mc::LOG2E)"
+    return 1.0, f"[](float score) {{ return {text} * {unit}; }}"
+
+
+def _factor(scaled: tile.Compute) -> float:
+    return float(str(scaled.params["factor"]))
