@@ -149,7 +149,7 @@ private:
 #pragma unroll
             for (int t = 0; t < C::TILES; t++) {
                 const int whole = sums[t][2 * half] * 256 + sums[t][2 * half + 1];
-                own[t][half] = fused((float)whole, scale * of[t].x, own[t][half]);
+                own[t][half] = fused((float)whole * of[t].x, scale, own[t][half]);  // units begin at 2^-126
                 lifted[t][half] = fused(least, of[t].y, lifted[t][half]);
             }
         }
