@@ -32,6 +32,8 @@ ROUNDINGS = 8, 12
 """Of a layer in kernels of many tokens, on one GPU and on several: see ``test_cuda_prompts``."""
 STEPS, TOKENS, MOST_EXACT, LOGITS = 2, 16, 4, "logits"
 """Behind what is read; tokens that tasks read at once; those whose left sides are two values."""
+NOISES = 32
+"""Draws of the noise of f32 of a token that is beyond its bounds."""
 
 
 @dataclass(frozen=True)
@@ -285,23 +287,24 @@ class RunJudge:
             for name, cache in self.caches.items():
                 cache[:, one.request, one.position] = left[name][:, one.request, one.position]
         bound = self._bound(many)
-        errors = [self._errors(left, *pair, many) for pair in zip(read, wanted, strict=True)]
         size = max(np.abs(own.logits).max() for own in wanted)
-        for error, one, own in zip(errors, read, wanted, strict=True):
-            if one.logits is not None:
-                assert np.isfinite(one.logits).all(), "logits are no numbers"
-                error[LOGITS] = float(np.abs(one.logits - own.logits).max() / size)
+        errors = [self._errors(left, *pair, many, size) for pair in zip(read, wanted, strict=True)]
         bounds = dict.fromkeys(left, bound + 2 * UNIT[self.run.dtype]) | {LOGITS: bound}
-        if many and any(e > bounds[name] for error in errors for name, e in error.items()):
+        if many:
+            errors = [
+                self._of_noise(left, one, error, bounds, size)
+                for one, error in zip(read, errors, strict=True)
+            ]
+        if many and any(self._beyond(error, bounds) for error in errors):
             for seed, (one, own) in product(range(4), zip(read, wanted, strict=True)):
                 if own.nearest < 4 * bound:
                     continue
-                turned = self._token(left, one, seed)
+                turned = self._token(left, one, other_way=np.random.default_rng(seed))
                 moved = {name: distance(turned.rows[name], row) for name, row in own.rows.items()}
                 moved[LOGITS] = float(np.abs(turned.logits - own.logits).max() / size)
                 bounds = {name: max(most, moved[name]) for name, most in bounds.items()}
         for error, own in zip(errors, wanted, strict=True):
-            far = {name: e for name, e in error.items() if e > bounds[name]}
+            far = self._beyond(error, bounds)
             if far and own.nearest < 4 * bound:
                 self.passed += 1
                 continue
@@ -310,10 +313,40 @@ class RunJudge:
             assert not far, f"{far} from float64, more than {bounds}"
 
     def _errors(
+        self, left: Mapping[str, np.ndarray], read: Read, wanted: Wanted, many: bool, size: float
+    ) -> dict[str, float]:
+        """How far rows that kernels ``left`` are from those wanted, of which ones that are coded
+        are neighbours or infinitely far, and logits, as a part of ``size``."""
+        errors = self._errors_of_rows(left, read, wanted, many)
+        if read.logits is not None:
+            assert np.isfinite(read.logits).all(), "logits are no numbers"
+            errors[LOGITS] = float(np.abs(read.logits - wanted.logits).max() / size)
+        return errors
+
+    def _of_noise(
+        self, left: Mapping[str, np.ndarray], read: Read, errors: dict[str, float],
+        bounds: Mapping[str, float], size: float,
+    ) -> dict[str, float]:  # fmt: skip
+        """The ``errors`` of a token, or where these are beyond their bounds those beside float64
+        whose left sides have some noise of f32, if they are within them. One left side in the
+        middle of two numbers may move logits by more than any bound has room for."""
+        if not self._beyond(errors, bounds):
+            return errors
+        for seed in range(NOISES):
+            wanted = self._token(left, read, noise=np.random.default_rng(seed))
+            again = self._errors(left, read, wanted, True, size)
+            if not self._beyond(again, bounds):
+                return again
+        return errors
+
+    @staticmethod
+    def _beyond(errors: Mapping[str, float], bounds: Mapping[str, float]) -> dict[str, float]:
+        """Those that are more than their bound."""
+        return {name: error for name, error in errors.items() if error > bounds[name]}
+
+    def _errors_of_rows(
         self, left: Mapping[str, np.ndarray], read: Read, wanted: Wanted, many: bool
     ) -> dict[str, float]:
-        """How far rows that kernels ``left`` are from those wanted; those that are coded are
-        neighbours of these, or are infinitely far."""
         found = {name: cache[:, read.request, read.position] for name, cache in left.items()}
         assert not any(np.isnan(row).any() for row in found.values()), "a row was not written"
         if "kv_dtype" not in self.run.options:
@@ -327,14 +360,14 @@ class RunJudge:
         return errors
 
     def _token(
-        self, left: Mapping[str, np.ndarray], read: Read, other_way: int | None = None
+        self, left: Mapping[str, np.ndarray], read: Read, **how: np.random.Generator
     ) -> Wanted:
-        """What float64 has of a token that attends to the rows which kernels ``left``."""
+        """What float64 has of a token that attends to the rows which kernels ``left``; ``how`` its
+        left sides are rounded is an option of :class:`Left`."""
         request, at = [read.request], read.position
         own = {name: cache[:, request].copy() for name, cache in self.caches.items()}
         rows = {name: cache[:, request] for name, cache in left.items()}
-        turned = None if other_way is None else np.random.default_rng(other_way)
-        sides = Left(self.run.dtype, read.tokens, turned)
+        sides = Left(self.run.dtype, read.tokens, **how)
         given = self.weights, own, np.array([read.token]), np.array([at]), self.run.dtype
         (logits,) = self.run.decoder.step(*given, rows, sides)
         return Wanted(logits, {name: cache[:, 0, at] for name, cache in own.items()}, sides.nearest)

@@ -1,8 +1,10 @@
 """Drawn models with drawn options, all of it at once, in the CPU executor, beside NumPy in float64:
 steps, prompts of up to 97 tokens, mixed launches, one GPU and two."""
 
+import numpy as np
 import pytest
 from drawn_runs import RunJudge, decoded_too, drawn_run
+from float64_decoders import Left
 from reduced import only
 from task_steps import mode_of
 
@@ -16,6 +18,9 @@ pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ comp
 IN_CI = (1176, 1236, 1267)
 DECODED = 281199211
 """Its step decodes a weight that its prompts have as codes."""
+CAPPED, IN_THE_MIDDLE = 291129884, 291140031
+"""Tokens of the first amplify what is lost of queries below a cap; one of the second has a left
+side that float64 rounds the other way, which moves logits by twice the bound."""
 REFUSED = {"does-not-fit", "cuda-shape"}
 
 
@@ -40,9 +45,15 @@ def test_ranks_have_their_parts_of_what_prompts_alone_keep(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [DECODED])
-def test_a_run_that_decodes_some_weights_agrees_with_float64(seed, tmp_path):
+@pytest.mark.parametrize("seed", [DECODED, CAPPED, IN_THE_MIDDLE])
+def test_a_run_of_its_own_kind_agrees_with_float64(seed, tmp_path):
     check(seed, tmp_path)
+
+
+def test_noise_moves_what_is_in_the_middle_of_two_numbers_and_nothing_else():
+    values = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-13, 1 + 5 * 2.0**-13])
+    found = [Left("f16", 5, noise=np.random.default_rng(n))(values) for n in range(16)]
+    assert {*map(tuple, found)} == {(middle, 1.0, 1 + 2.0**-10) for middle in (1.0, 1 + 2.0**-10)}
 
 
 @pytest.mark.parametrize("seed", only(range(1000, 1300), *IN_CI))
