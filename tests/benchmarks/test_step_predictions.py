@@ -177,4 +177,6 @@ def test_a_placement_by_bytes_has_all_tiles(llama):
 
 
 def test_tags_save_the_signal(llama):
-    assert step_changes.tags(llama).time().spent.meeting < llama.time().spent.meeting
+    """Where tiles are asked for in front of meetings as behind them, so that signals wait."""
+    waiting = llama.numbers(early_bytes_in_flight=llama.times.device.bytes_in_flight)
+    assert step_changes.tags(waiting).time().spent.meeting < waiting.time().spent.meeting
