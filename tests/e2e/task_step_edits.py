@@ -139,7 +139,7 @@ EDITS = {
     "weights and scores exchanged": ("latents", STEP, "finish(sums, statistics, statistics + 10)", "finish(sums, statistics + 10, statistics)", 0),
     "records of the other part": ("latents", STEP, "records + 25840 * g", "records", 0),
     "records without their last head": ("latents", STEP, "if (me < 10) {", "if (me < 9) {", 0),
-    "queries over sums that are read": ("latent requests", STEP, f"                }}\n                {SYNC}\n            }}\n        }}\n\n        // ---- x_7", "                }\n            }\n        }\n\n        // ---- x_7", 0),
+    "queries over sums that are read": ("latent requests", STEP, f"                }}\n                {SYNC}\n            }}\n            pace.over();\n", "                }\n            }\n            pace.over();\n", 0),
     "merged heads of one part": ("latents", STEP, "+ 25840 * (h / 10), i + 16 * part, v)", ", i + 16 * part, v)", 0),
     "merged lanes of another eight": ("latents", STEP, "+ 25840 * (h / 10), i + 16 * part, v)", "+ 25840 * (h / 10), i + 16 * (part % 2), v)", 0),
     "what rounding left of queries": ("latents", TILES, "own[4 * two + 1] = pack2<T>(rounding_left<T>(a), rounding_left<T>(b));", "own[4 * two + 1] = 0;", 0),
