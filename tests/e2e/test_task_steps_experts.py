@@ -176,8 +176,8 @@ EDITS = {
     ),
 }  # fmt: skip
 EQUIVALENT = {
-    "told before it is written": "who tells has written how many there are, workers have met behind "
-    "which these are, and meet for left sides before they read it",
+    "told before it is written": "who tells has written how many there are, workers have met since "
+    "they wrote which, and meet for left sides before they read it",
     "written over while it is read": "each block has tiles of each layer here, so that workers are "
     "never two choices ahead of what is brought to them",
 }
