@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from meshc.ir.batch import BATCH, LENGTH, OWNER, POSITION, tokens_of_request
 from meshc.ir.module import Module
+from meshc.ir.ops import graph
 from meshc.passes.base import Pass
 from meshc.passes.task.expand.decode_graph import Grain, GraphExpander
 from meshc.passes.task.expand.program import ROWS
@@ -116,6 +117,15 @@ class ExpandTasks(Pass):
                 "no-tasks",
                 "there are no tasks for steps that leave absent requests alone",
                 help="leave out chunk-prompts",
+            )
+        last = module.scalars.get(POSITION, (0, 0))[1]
+        caches = {op.dim for op in module.walk() if isinstance(op, graph.Append)}
+        least = min((module.dims[dim] for dim in caches), default=last + read)
+        if read > 1 and last + read > least:
+            fail(
+                "no-tasks",
+                f"{read} tokens of a request from position {last} on leave its cache of {least}",
+                help=f"scalars {POSITION} = 0..{least - read}, so that the last one has a row",
             )
         if self.merge and self.heads:
             fail(
