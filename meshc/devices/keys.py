@@ -232,7 +232,7 @@ NUMBERS = (
     Key("read_bytes_per_second", "number", "bytes/s", "what kernels reach of it", 0, 1e16),
     _cycles("global_latency_cycles", "from asking it to the answer"),
     _count("bytes_in_flight", "bytes", "on their way to each core that fill it", 0, 10**9),
-    _count("early_bytes_in_flight", "bytes", "those of what is behind a meeting", 0, 10**9),
+    _count("early_bytes_in_flight", "bytes", "on their way in front of a meeting", 1, 10**9),
     *CLUSTERS,
     *STEPS,
     *SERVING,

@@ -269,6 +269,16 @@ EDITS = {
 more, and what is put there."""
 
 
+def check_edit(judge, file, old, new):
+    """The judge notices ``new`` in place of all that ``file`` has of ``old``."""
+    texts = dict(judge.step.texts)
+    assert old in texts[file]
+    texts[file] = texts[file].replace(old, new)
+    with pytest.raises((AssertionError, MeshcError)):
+        judge.check(PLANS[0], Step(judge.step.program, texts))
+        judge.check(PLANS[1], replace(judge.step, texts=texts), Mode("random", True, 3))
+
+
 @pytest.mark.parametrize(
     "name",
     [
@@ -277,13 +287,7 @@ more, and what is put there."""
     ],
 )
 def test_edits_are_noticed(llama, name):
-    file, old, new = EDITS[name]
-    texts = dict(llama.step.texts)
-    assert old in texts[file]
-    texts[file] = texts[file].replace(old, new)
-    with pytest.raises((AssertionError, MeshcError)):
-        llama.check(PLANS[0], Step(llama.step.program, texts))
-        llama.check(PLANS[1], replace(llama.step, texts=texts), Mode("random", True, 3))
+    check_edit(llama, *EDITS[name])
 
 
 TILES = "mc_attention.cuh"
@@ -308,10 +312,4 @@ LATENT_EDITS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LATENT_EDITS)
 def test_edits_of_latents_are_noticed(latents, name):
-    file, old, new = LATENT_EDITS[name]
-    texts = dict(latents.step.texts)
-    assert old in texts[file]
-    texts[file] = texts[file].replace(old, new)
-    with pytest.raises((AssertionError, MeshcError)):
-        latents.check(PLANS[0], Step(latents.step.program, texts))
-        latents.check(PLANS[1], replace(latents.step, texts=texts), Mode("random", True, 3))
+    check_edit(latents, *LATENT_EDITS[name])

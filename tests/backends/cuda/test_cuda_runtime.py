@@ -67,12 +67,18 @@ def test_cluster_gather_brings_shares_to_their_places_in_all_modes(size, count):
         assert counts.dsmem_bytes == (size - 1) * x.nbytes
 
 
-@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 9])
-def test_a_ring_brings_every_tile_once(tiles):
+def summed(tiles):
+    """Tiles and one more, and the sum of the others in order."""
     x = values(tiles + 1, 96)
     expected = np.zeros(96, np.float32)
     for tile in x[:tiles]:
         expected += tile
+    return x, expected
+
+
+@pytest.mark.parametrize("tiles", [0, 1, 2, 3, 9])
+def test_a_ring_brings_every_tile_once(tiles):
+    x, expected = summed(tiles)
     for mode in modes((1, 2)):
         y = np.zeros(96, np.float32)
         grid = Grid(1, 128, 1, 128 + 2 * 384)
@@ -83,10 +89,7 @@ def test_a_ring_brings_every_tile_once(tiles):
 
 @pytest.mark.parametrize(("tiles", "apart"), [(0, 1), (1, 1), (9, 1), (23, 1), (40, 4), (33, 7)])
 def test_a_ring_that_is_paced_brings_every_tile_once(tiles, apart):
-    x = values(tiles + 1, 96)
-    expected = np.zeros(96, np.float32)
-    for tile in x[:tiles]:
-        expected += tile
+    x, expected = summed(tiles)
     for mode in modes((1, 2)):
         y = np.zeros(96, np.float32)
         given = [x, y, np.int32(tiles), np.int32(apart)]

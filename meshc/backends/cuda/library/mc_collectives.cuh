@@ -90,7 +90,6 @@ MC_INLINE void cluster_gather(float* all, int rows, int stride, int first, int c
 template <int FLYING, int EARLY>
 struct Pace {
     static constexpr int COUNT = 4;
-    static constexpr int BARRIER_BYTES = COUNT * (int)sizeof(Barrier);
 
     Barrier* barriers;
     int met = -1;  // the last one

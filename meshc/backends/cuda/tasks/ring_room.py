@@ -23,6 +23,8 @@ MOST_STAGES = 16
 """Tiles of a ring at the most."""
 COPIED_PIECES = 16
 """Pieces in which left sides in memory are copied, at the most (Copied in mc_tasks.cuh)."""
+MEETINGS = 4
+"""Meetings that have mbarriers of their own, which then take turns (Pace in mc_collectives.cuh)."""
 
 Form = Product | Attention | Elements
 """How a family is written."""
@@ -109,7 +111,7 @@ class Room:
             sums = max(sums, SUMS_APART * count)
         parts = [("BARRIERS", 16 * MOST_STAGES, "")] if brings else []
         if self.paced:
-            parts.append(("PACE", 32, "that meetings are over"))
+            parts.append(("PACE", 8 * MEETINGS, "that meetings are over"))
         parts.append(("PARTS", 4 * sums, "sums of the warps"))
         if streamed:
             parts.append(("READY", 8, ""))
