@@ -6,10 +6,13 @@ from pathlib import Path
 import pytest
 
 import meshc
+from meshc.analysis.tasks.tiles import coded_tile_bytes, tile_bytes
+from meshc.backends.cuda.tasks.coded import block_bytes
 from meshc.cost.tasks.stages import PhaseWork, TaskWork
 from meshc.cost.tasks.tile_times import TileTimes
 from meshc.cost.tasks.work import work_of
 from meshc.devices import device
+from meshc.ir.codes import CODE_FORMATS
 from meshc.ir.types import DType
 
 CASES = Path(__file__).parents[1] / "passes" / "stream_quantised"
@@ -44,10 +47,28 @@ def test_tasks_bring_what_is_encoded(name):
 @pytest.mark.parametrize("name", BYTES)
 def test_tiles_are_whole_blocks_that_take_longer(name):
     times, piece = TileTimes(device("h200")), piece_of(name)
-    size = times.size(piece)
-    assert size % piece.coded.bytes == 0
-    assert abs(size - times.tile) <= piece.coded.bytes / 2
-    assert times.piece(piece) > 113e-9 / min(1.0, piece.filled)
+    assert times.size(piece) == 64 // piece.coded.group * piece.coded.bytes
+    longer = replace(piece, bytes=1000 * piece.bytes)
+    assert times.size(longer) % piece.coded.bytes == 0
+    assert abs(times.size(longer) - times.tile) <= 2 * piece.coded.bytes
+    assert times.piece(longer) > 113e-9 / min(1.0, piece.filled)
+
+
+@pytest.mark.parametrize("form", ("int4_128", "q4_k", "e4m3_128"))
+def test_tiles_of_a_row_have_as_many_blocks(form):
+    """As many but for the last one, in pairs where two blocks are multiplied at once, and about a
+    tile of numbers."""
+    gpu, block = device("h200"), block_bytes(CODE_FORMATS[form])
+    for pairs in (False, True):
+        for count in range(1, 200):
+            size = coded_tile_bytes(gpu, block, count, pairs)
+            own = size // block
+            assert size % block == 0
+            assert own % 2 == 0 or not pairs
+            tiles = -(-count // own)
+            assert own - count / tiles < (2 if pairs else 1)
+            assert size <= max(1.25 * tile_bytes(gpu), block) + (1 + pairs) * block
+            assert tiles == 1 or size > tile_bytes(gpu) / 2
 
 
 def attending(name):

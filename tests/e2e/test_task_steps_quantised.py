@@ -182,8 +182,8 @@ EDITS = {
     "half of the bytes are expected": (INT4, CODES, "(u32)Coded::BYTES;", "(u32)Coded::BYTES / 2;"),
     "the tile behind": (Q8, CODES, "from + (size_t)at * Coded::BYTES", "from + (size_t)(at + 1) * Coded::BYTES"),
     "blocks of the tile before": (INT4, CODES, "tile + k * Coded::BYTES", "tile + (k ? k - 1 : 0) * Coded::BYTES"),
-    "a warp takes no block": (INT4, CODES, "k < blocks; k += WARPS", "k < blocks - 1; k += WARPS"),
-    "all warps take the same": (Q8, CODES, "(int)(warp() + WARPS - at % WARPS) % WARPS", "0"),
+    "a warp takes no block": (INT4, CODES, "k <= blocks - BLOCKS;", "k < blocks - BLOCKS;"),
+    "all warps take the same": (Q8, CODES, "(int)(warp() + WARPS - at / BLOCKS % WARPS) % WARPS", "0"),
     "columns of the tile": (Q8, CODES, "columns, at + k);", "columns, k);"),
     "sums in the same half": (INT4, CODES, "parts + turn++ % 2 * (WARPS * Joined::COUNT)", "parts"),
     "sums are not waited for": (INT4, CODES, "    group_sync(1, 32 * WARPS);  // the next group's sums go to the other half\n", ""),
@@ -230,17 +230,26 @@ EDITS = {
     "digits of the first fragment": ("wide least", DIGITS, "fragment / AT_ONCE * COUNT", "0 * COUNT"),
     "digits of one vector": ("four", DIGITS, "b * PARTS) * 4", "0 * PARTS) * 4"),
     "a unit for all vectors": ("four", DIGITS, "4 * WORDS + 8 * b)", "4 * WORDS)"),
-    "columns of digits of the first block": (LEAST, DIGITS, "(const unsigned char*)columns + at * Coded::GROUPS * C::BYTES", "(const unsigned char*)columns"),
+    "columns of digits of the first block": (INT4, DIGITS, "(const unsigned char*)columns + at * Coded::GROUPS * C::BYTES", "(const unsigned char*)columns"),
     "digits of the first group": ("fours in groups", DIGITS, "own + group * C::BYTES, group)", "own, group)"),
     "the higher digits are the lower ones": (INT4, DIGITS, "(q % 2 ? 1.0f : 65536.0f)", "65536.0f"),
     "digits of a lane are not joined": (INT4, DIGITS, "sum += shuffle_xor(sum, 1);", ""),
-    "neighbouring digits are alike": (INT4, DIGITS, "sums[t][2 * half] * 256", "sums[t][2 * half]"),
+    "neighbouring digits are alike": (INT4, DIGITS, "high * 256", "high"),
     "digits of another vector": ("four", DIGITS, "take((int)lane() / 4 + 8 * half, vector,", "take((int)lane() / 4 + 8 * half, vector ^ 1,"),
     "units of another vector": ("four", DIGITS, ": 2 * t + q / 2;\n            of[t]", ": 2 * t;\n            of[t]"),
-    "products of the first two fragments": (LEAST, DIGITS, "multiply_16x8x32(sums[t], a, b + n);", "multiply_16x8x32(sums[t], a, b);"),
+    "products of the first two fragments": (LEAST, DIGITS, "multiply_16x8x32(sums[side][t], a, b[t] + n);", "multiply_16x8x32(sums[side][t], a, b[t]);"),
     "what is the same for all rows is left out": (LEAST, DIGITS, "lifted[t][half] = fused(least, of[t].y, lifted[t][half]);", ""),
     "scales of digits of the row above": (INT4, DIGITS, "const int row = (int)lane() / 4 + 8 * half;", "const int row = (int)lane() / 4;"),
-    "columns of digits of another lane": (INT4, DIGITS, "* 4 + q) * C::AT_ONCE * 2, b)", "* 4 + (q ^ 1)) * C::AT_ONCE * 2, b)"),
+    "columns of digits of another lane": (INT4, DIGITS, "* 4 + q) * C::AT_ONCE * 2, b[t])", "* 4 + (q ^ 1)) * C::AT_ONCE * 2, b[t])"),
+    "the last block is left out": (INT4, CODES, "if (k < blocks) sum.add_last(tile + k * Coded::BYTES, columns, at + k);", ""),
+    "the last block is taken twice": (INT4, DIGITS, "if (MANY < SIDES && q / 2) return;", ""),
+    "a group's sums are the other one's": (INT4, DIGITS, "side ? sums[MANY - 1][t][2 * half] :", "side ? sums[0][t][2 * half] :"),
+    "digits beside themselves": (INT4, DIGITS, "place / C::COUNT * C::BYTES", "place / C::COUNT"),
+    "groups side by side are of one block": (INT4, DIGITS, "block + side * Coded::BYTES", "block"),
+    "groups side by side are the same": ("fours in groups", DIGITS, "group : group + side", "group : group"),
+    "a group alone is added": (INT4, DIGITS, "if (SIDES == 2) sum += shuffle_xor(sum, 2), more += shuffle_xor(more, 2);", ""),
+    "scales of the other group": (LEAST, DIGITS, "from = block_of(block, side);", "from = block_of(block, 0);"),
+    "units of the other group": (LEAST, DIGITS, "columns + side * C::BYTES + 4", "columns + 4"),
 }  # fmt: skip
 EQUIVALENT: dict[str, str] = {}
 
@@ -256,8 +265,9 @@ RUNS = (
 @cache
 def judge_of(name):
     drawn, dtype, form = CASES[name]
+    tile = 1024 if name == INT4 else 512  # which two pairs of blocks fit in
     with TemporaryDirectory() as folder:
-        judge = Judge.of(replace(drawn, dtype=dtype), 7, Path(folder), keep=form, tile=512)
+        judge = Judge.of(replace(drawn, dtype=dtype), 7, Path(folder), keep=form, tile=tile)
     judge.check()
     return judge
 

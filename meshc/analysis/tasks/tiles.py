@@ -25,9 +25,10 @@ MOST_VECTORS = 16
 MOST_NEIGHBOURS, NEIGHBOUR_LANES = 8, 256
 """Tokens of a batch, one behind the other in their request, for which a block attends at once, and
 lanes of heads whose sums a thread has in registers, of as many queries as a product takes."""
-DIGITS, LONG_GROUP = 4, 128
-"""Digits of eight bits that a vector has where codes are multiplied as whole numbers; and of how
-many codes a scale is at least where that is done for vectors with more than eight digits, too."""
+DIGITS, COLUMNS, LONG_GROUP = 4, 8, 128
+"""Digits of eight bits that a vector has where codes are multiplied as whole numbers; columns that
+a product has for them; and of how many codes a scale is at least where that is done for vectors
+with more digits than columns, too."""
 ATTENDED_QUERIES = 8
 """Queries whose attention takes the same instructions as that of one."""
 PIECE_BYTES = 16_384
@@ -73,10 +74,20 @@ def digit_bytes(group: int, vectors: int, width: int) -> int:
     return width // group * (DIGITS * group * vectors + -(-8 * vectors // 16) * 16)
 
 
-def coded_tile_bytes(device: Device, block: int) -> int:
-    """Bytes that are asked for at once of a matrix that stays quantised: whole blocks of so many
-    bytes, as many as come nearest to a tile of numbers."""
-    return max((tile_bytes(device) + block // 2) // block, 1) * block
+def side_by_side(vectors: int, groups: int) -> bool:
+    """Whether codes of two groups, of blocks of so many, are multiplied as whole numbers at once:
+    the digits of both's ``vectors`` have columns beside each other (DigitSums in mc_digits.cuh)."""
+    return 2 * DIGITS * vectors <= COLUMNS and (groups == 1 or groups % 2 == 0)
+
+
+def coded_tile_bytes(device: Device, block: int, count: int, pairs: bool = False) -> int:
+    """Bytes that are asked for at once of a matrix that stays quantised, of whose rows a task
+    multiplies ``count`` blocks of so many bytes: whole blocks, or ``pairs`` of them, about as many
+    as a tile of numbers has, and in all tiles but the last one as many."""
+    whole, usual = count * block, tile_bytes(device)
+    tiles = max((2 * whole + usual) // (2 * usual), -(-4 * whole // (5 * usual)))
+    unit = 2 if pairs else 1
+    return -(-count // (unit * tiles)) * unit * block
 
 
 def coded_tile_blocks(device: Device, rows: int, vectors: int) -> int:

@@ -17,7 +17,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import FRAGMENT_BYTES
-from meshc.analysis.tasks.tiles import ATTENDED_QUERIES, DIGITS, PIECE_BYTES, coded_tile_bytes
+from meshc.analysis.tasks.tiles import (
+    ATTENDED_QUERIES,
+    COLUMNS,
+    DIGITS,
+    PIECE_BYTES,
+    coded_tile_bytes,
+    side_by_side,
+)
 from meshc.cost.cluster_sizes import link_bytes_per_second
 from meshc.cost.tasks.blocks import Memory, Ring, Shared, Tile, Tiles
 from meshc.cost.tasks.coded_blocks import Coded
@@ -66,10 +73,11 @@ OF_LEAST = {DType.F16: 5, DType.BF16: 9}
 numbers besides, which in bf16 codes' offset is taken off of. All are counted in machine code
 (docs/step-times.md)."""
 OF_WHOLE = {DType.U4: 2.8, DType.U8: 3.3}
-OF_WHOLE_GROUP, OF_MORE_DIGITS = 23.5, 24
+OF_WHOLE_GROUP, OF_MORE_DIGITS, OF_PAIRS, OF_UNIT_PAIRS = 23.5, 24, 7, 14.5
 """Instructions of a warp for 16 x 16 codes that are multiplied as whole numbers; for the sums,
-scales and least numbers of a group of them, to which those of units come; and for more than eight
-digits of vectors, by a long group. Counted as above."""
+scales and least numbers of a group of them, to which those of units come; for more digits of
+vectors than columns, by a long group; and what a group has fewer where two are multiplied at once,
+which have scales, or codes of these with a unit. Counted as above."""
 OF_FLOATS = 10
 """Instructions of a warp by which four floats of eight bits of each of its lanes become pairs of
 values, and their scales: 9 counted in machine code, and for heads of 128 lanes one for scales."""
@@ -237,7 +245,10 @@ class TileTimes:
             return max(self.tile, piece.bytes)
         if piece.coded is None:
             return self.tile
-        return coded_tile_bytes(self.device, piece.coded.bytes)
+        coded = piece.coded
+        pairs = coded.whole and coded.groups == 1 and side_by_side(piece.rows, coded.groups)
+        count = max(round(piece.bytes / (coded.bytes * piece.filled)), 1)
+        return coded_tile_bytes(self.device, coded.bytes, count, pairs)
 
     def asking(self, piece: Piece) -> float:
         """Seconds until the next tile can be asked for behind one: tokens lie in pages, which are
@@ -288,7 +299,9 @@ class TileTimes:
         fragments = groups * coded.fragments
         if coded.whole:
             of_codes, of_group = OF_WHOLE[coded.codes], OF_WHOLE_GROUP
-            of_group += OF_MORE_DIGITS if DIGITS * vectors > 8 else 0
+            of_group += OF_MORE_DIGITS if DIGITS * vectors > COLUMNS else 0
+            if side_by_side(vectors, coded.groups):
+                of_group -= OF_UNIT_PAIRS if coded.groups > 1 else OF_PAIRS
         else:
             of_codes = OF_CODES[coded.codes, coded.values]
             of_group = OF_SCALES + (OF_LEAST[coded.values] if coded.lifted else 0)

@@ -16,7 +16,10 @@ MC_INLINE void multiply(const unsigned char* blocks, int count, const float* vec
     }
     mc::block_sync();
     typename mc::Whole<Coded>::template RowsOf<BATCH, T> sum;
-    for (int at = 0; at < count; at++) sum.template add<T>(blocks + at * Coded::BYTES, (const T*)columns, at);
+    constexpr int BLOCKS = decltype(sum)::BLOCKS;
+    int at = 0;
+    for (; at <= count - BLOCKS; at += BLOCKS) sum.template add<T>(blocks + at * Coded::BYTES, (const T*)columns, at);
+    if (at < count) sum.template add_last<T>(blocks + at * Coded::BYTES, (const T*)columns, at);
     sum.finish();
     sum.each([&](int row, int vector, float found) { sums[row * BATCH + vector] = found; });
 }

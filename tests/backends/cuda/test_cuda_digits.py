@@ -16,34 +16,40 @@ from meshc.ir.codes import CODE_FORMATS
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
 
-VECTORS = {"int4_128": 3, "q8_0": 1, "q4_k": 2}
-WIDTH = 768
+CASES = {
+    "int4_128_3": ("int4_128", 3, 768),
+    "int4_128_1": ("int4_128", 1, 768),
+    "q8_0_1": ("q8_0", 1, 800),
+    "q4_k_2": ("q4_k", 2, 768),
+    "q4_k_1": ("q4_k", 1, 768),
+}
+"""Formats, numbers of vectors, of which one has groups side by side, and widths."""
 
 
 @cache
 def library():
     text = (Path(__file__).parent / "digits.cu").read_text()
-    for name, count in VECTORS.items():
-        text += f"using Of_{name} = {block_type(CODE_FORMATS[name])};\n"
+    for name, (form, count, _) in CASES.items():
+        text += f"using Of_{name} = {block_type(CODE_FORMATS[form])};\n"
         text += f"MULTIPLY({name}, Of_{name}, {count})\n"
     return Library(text, toolchain=QUICK)
 
 
 class Matrix:
-    """16 rows of random codes: [16, WIDTH] each, ``codes``, ``scales`` and what is added to a code
+    """16 rows of random codes: [16, width] each, ``codes``, ``scales`` and what is added to a code
     times its scale, ``least``."""
 
     def __init__(self, name):
-        self.form, rng = CODE_FORMATS[name], np.random.default_rng(3)
-        self.name, self.count = name, VECTORS[name]
+        form, self.count, self.width = CASES[name]
+        self.name, self.form, rng = name, CODE_FORMATS[form], np.random.default_rng(3)
         most = 2**self.form.codes.bits
-        codes = rng.integers(0, most, (16, WIDTH)).astype(np.uint8)
+        codes = rng.integers(0, most, (16, self.width)).astype(np.uint8)
         numbers = [self._numbers(rng, part) for part in self.form.parts]
         given = [Rows.whole(one) for one in numbers]
         coded = CodedRows(self.form, Rows.whole(codes), given, "f16")
         self.packed = np.zeros(coded.words, np.uint16)
         coded.fill(self.packed)
-        spread = [np.repeat(one.astype(float), WIDTH // one.shape[1], 1) for one in numbers]
+        spread = [np.repeat(one.astype(float), self.width // one.shape[1], 1) for one in numbers]
         if self.form.block:
             spread = [spread[0] * spread[1], spread[2] * spread[3]]
         self.codes, self.scales = codes.astype(float), spread[0]
@@ -51,7 +57,7 @@ class Matrix:
         self.weights = self.codes * self.scales + self.least
 
     def _numbers(self, rng, part):
-        shape = 16, WIDTH // self.form.elements(part)
+        shape = 16, self.width // self.form.elements(part)
         if self.form.block and self.form.elements(part) < self.form.block:
             return rng.integers(0, 64, shape).astype(np.uint8)
         signs = rng.choice([-1.0, 1.0], shape)
@@ -59,10 +65,10 @@ class Matrix:
 
     def times(self, vectors):
         """The sums [16, vectors] of the library."""
-        groups = WIDTH // self.form.group
+        groups = self.width // self.form.group
         room = groups * (4 * self.form.group * self.count + 16 * self.count)
         columns, sums = np.zeros(room, np.uint8), np.full((16, self.count), np.nan, np.float32)
-        given = [self.packed.view(np.uint8), np.int32(WIDTH // self.form.span)]
+        given = [self.packed.view(np.uint8), np.int32(self.width // self.form.span)]
         grid = Grid(1, 32, 1, 0)
         library().run(self.name, grid, [*given, vectors.astype(np.float32), columns, sums])
         return sums
@@ -86,7 +92,7 @@ def matrix(name):
 
 
 def drawn(name, size=1.0):
-    vectors = np.random.default_rng(4).standard_normal((VECTORS[name], WIDTH)) * size
+    vectors = np.random.default_rng(4).standard_normal(CASES[name][1:]) * size
     return vectors.astype(np.float32).astype(float)
 
 
@@ -96,17 +102,17 @@ def agree(name, vectors):
     assert (error / of.noise(vectors)).max() <= 1
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", CASES)
 def test_vectors_of_any_size_agree_with_float64(name):
     for size in (1.0, 1e30, 1e-30):
         agree(name, drawn(name, size))
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", CASES)
 def test_groups_of_all_sizes_do_not_disturb_each_other(name):
     """A group with one number that is far larger than the others, one of zeros, one of numbers
     below the normal ones, and others."""
-    vectors, group = drawn(name), CODE_FORMATS[name].group
+    vectors, group = drawn(name), matrix(name).form.group
     vectors[:, 7] = 1e4
     vectors[:, group : 2 * group] = 0.0
     vectors[:, 2 * group : 3 * group] *= 1e-39
@@ -114,7 +120,7 @@ def test_groups_of_all_sizes_do_not_disturb_each_other(name):
     assert (matrix(name).times(np.zeros_like(vectors)) == 0).all()
 
 
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", CASES)
 def test_what_is_no_finite_number_gives_none(name):
     """Of the vector that has it, beside zeros too; sums of the others are as they are."""
     for size, wrong in product((1.0, 0.0), (np.nan, np.inf, -np.inf)):

@@ -272,6 +272,8 @@ struct Coded {
     struct Of : Sums {
         Sums lifted;
 
+        static constexpr int BLOCKS = 1;  // that are added at once
+
         // Adds the products of block number ``at``, of columns from the first one on.
         MC_INLINE void add(const unsigned char* block, const T* columns, int at) {
             Coded::add(*this, block, columns + at * FRAGMENTS * Sums::C::STEP);
@@ -410,15 +412,18 @@ MC_INLINE float multiply_coded_group(const Ring<STAGES>& ring, int& item, const 
     typedef JoinedSums<T, BATCH, WARPS> Joined;
     typename Coded::template RowsOf<BATCH, T> sum;
     typedef typename decltype(sum)::C C;
+    constexpr int BLOCKS = decltype(sum)::BLOCKS;
     int at = 0;
     do {
         const int end = coming.until(at, count, tile_blocks, Coded::FRAGMENTS);
         for (; at < end; at += tile_blocks, item++) {
             const unsigned char* tile = ring.ready(item);
             const int blocks = min(tile_blocks, count - at);
-#pragma unroll(Coded::IN_GROUPS || (Coded::LIFTED && C::TILES > 1) ? 1 : 2)
-            for (int k = (int)(warp() + WARPS - at % WARPS) % WARPS; k < blocks; k += WARPS) {
-                sum.add(tile + k * Coded::BYTES, columns, at + k);
+            int k = (int)(warp() + WARPS - at / BLOCKS % WARPS) % WARPS * BLOCKS;
+#pragma unroll(Coded::IN_GROUPS || BLOCKS > 1 || (Coded::LIFTED && C::TILES > 1) ? 1 : 2)
+            for (; k <= blocks - BLOCKS; k += WARPS * BLOCKS) sum.add(tile + k * Coded::BYTES, columns, at + k);
+            if constexpr (BLOCKS > 1) {
+                if (k < blocks) sum.add_last(tile + k * Coded::BYTES, columns, at + k);
             }
             ring.release(item);
         }

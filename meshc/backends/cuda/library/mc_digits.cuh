@@ -64,10 +64,13 @@ struct Digits {
 };
 
 // What a lane has of the products of 16 rows with all vectors: sums of two digits, the higher ones in even lanes, over
-// units, and what least numbers add.
+// units, and what least numbers add. Where digits leave half of the columns free, those of two groups stand side by
+// side: each group's codes are multiplied by both, and a lane has the sums of one group of the two.
 template <class Coded, int BATCH>
 struct DigitSums {
     typedef Digits<Coded, BATCH> C;
+    static constexpr int SIDES = 2 * C::COUNT <= 8 && (Coded::GROUPS == 1 || Coded::GROUPS % 2 == 0) ? 2 : 1;
+    static constexpr int BLOCKS = Coded::GROUPS == 1 ? SIDES : 1;  // that are added at once
     float own[C::TILES][2], lifted[C::TILES][2];
 
     // Of zeros.
@@ -79,12 +82,18 @@ struct DigitSums {
         }
     }
 
-    // Adds the products of block number ``at``, of columns from the first one on; both in shared memory.
+    // Adds the products of BLOCKS blocks from number ``at`` on, of columns from the first one on; both in shared memory.
     template <class T>
     MC_INLINE void add(const unsigned char* block, const T* columns, int at) {
         const unsigned char* const own = (const unsigned char*)columns + at * Coded::GROUPS * C::BYTES;
 #pragma unroll 1
-        for (int group = 0; group < Coded::GROUPS; group++) add_group<T>(block, own + group * C::BYTES, group);
+        for (int group = 0; group < Coded::GROUPS; group += SIDES) add_groups<SIDES, T>(block, own + group * C::BYTES, group);
+    }
+
+    // Adds those of one block, where no other one is beside it.
+    template <class T>
+    MC_INLINE void add_last(const unsigned char* block, const T* columns, int at) {
+        add_groups<1, T>(block, (const unsigned char*)columns + at * C::BYTES, 0);
     }
 
     MC_INLINE void finish() {}
@@ -97,63 +106,78 @@ struct DigitSums {
         for (int t = 0; t < C::TILES; t++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                float sum = own[t][half] * (q % 2 ? 1.0f : 65536.0f);
+                float sum = own[t][half] * (q % 2 ? 1.0f : 65536.0f), more = lifted[t][half];
                 sum += shuffle_xor(sum, 1);
+                if (SIDES == 2) sum += shuffle_xor(sum, 2), more += shuffle_xor(more, 2);
                 const int vector = 2 * t + q / 2;
                 if (q % 2 == 0 && (BATCH % 2 == 0 || vector < BATCH)) {
-                    take((int)lane() / 4 + 8 * half, vector, fused(sum, Coded::whole_unit(half), lifted[t][half]));
+                    take((int)lane() / 4 + 8 * half, vector, fused(sum, Coded::whole_unit(half), more));
                 }
             }
         }
     }
 
 private:
-    template <class T>
-    MC_INLINE void add_group(const unsigned char* block, const unsigned char* columns, int group) {
-        int sums[C::TILES][4];
-#pragma unroll
-        for (int t = 0; t < C::TILES; t++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++) sums[t][i] = 0;
-        }
+    // Adds those of ``MANY`` groups.
+    template <int MANY, class T>
+    MC_INLINE void add_groups(const unsigned char* block, const unsigned char* columns, int group) {
+        int sums[MANY][C::TILES][4] = {};
         const int q = (int)lane() % 4;
 #pragma unroll
         for (int first = 0; first < Coded::OF_GROUP; first += Coded::STEP) {
-            u32 words[Coded::AT_ONCE], rows[C::AT_ONCE][2];
-            Coded::template load<T>(block, group * Coded::OF_GROUP + first, words);
-#pragma unroll
-            for (int n = 0; n < C::AT_ONCE; n++) Coded::whole(words + n * Coded::WORDS, rows[n]);
+            u32 b[C::TILES][C::AT_ONCE];
 #pragma unroll
             for (int t = 0; t < C::TILES; t++) {
                 // Lanes without a column have another one's: nobody takes their sums.
-                const int column = C::COUNT % 8 ? min(8 * t + (int)lane() / 4, C::COUNT - 1) : 8 * t + (int)lane() / 4;
-                u32 b[C::AT_ONCE];
-                load_fragment((const T*)columns + ((first / C::AT_ONCE * C::COUNT + column) * 4 + q) * C::AT_ONCE * 2, b);
+                const int place = 8 * t + (int)lane() / 4, column = MANY == 1 ? min(place, C::COUNT - 1) : place % C::COUNT;
+                const unsigned char* const of = columns + (MANY == 1 ? 0 : place / C::COUNT * C::BYTES);
+                load_fragment((const T*)of + ((first / C::AT_ONCE * C::COUNT + column) * 4 + q) * C::AT_ONCE * 2, b[t]);
+            }
 #pragma unroll
-                for (int n = 0; n < C::AT_ONCE; n += 2) {
-                    const u32 a[4] = {rows[n][0], rows[n][1], rows[n + 1][0], rows[n + 1][1]};
-                    multiply_16x8x32(sums[t], a, b + n);
+            for (int side = 0; side < MANY; side++) {
+                u32 words[Coded::AT_ONCE], rows[C::AT_ONCE][2];
+                Coded::template load<T>(block_of(block, side), group_of(group, side) * Coded::OF_GROUP + first, words);
+#pragma unroll
+                for (int n = 0; n < C::AT_ONCE; n++) Coded::whole(words + n * Coded::WORDS, rows[n]);
+#pragma unroll
+                for (int t = 0; t < C::TILES; t++) {
+#pragma unroll
+                    for (int n = 0; n < C::AT_ONCE; n += 2) {
+                        const u32 a[4] = {rows[n][0], rows[n][1], rows[n + 1][0], rows[n + 1][1]};
+                        multiply_16x8x32(sums[side][t], a, b[t] + n);
+                    }
                 }
             }
         }
+        const int side = MANY == 1 ? 0 : q / 2;
+        if (MANY < SIDES && q / 2) return;
         float2 of[C::TILES];  // the unit and the sum of a lane's vector
 #pragma unroll
         for (int t = 0; t < C::TILES; t++) {
-            const int vector = BATCH % 2 ? min(2 * t + q / 2, BATCH - 1) : 2 * t + q / 2;
-            of[t] = *(const float2*)(columns + 4 * C::WORDS + 8 * vector);
+            const int vector = SIDES > 1 ? 0 : BATCH % 2 ? min(2 * t + q / 2, BATCH - 1) : 2 * t + q / 2;
+            of[t] = *(const float2*)(columns + side * C::BYTES + 4 * C::WORDS + 8 * vector);
         }
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             const int row = (int)lane() / 4 + 8 * half;
-            const float scale = Coded::scale(block, group, row), least = Coded::whole_least(block, group, row, scale);
+            const unsigned char* const from = block_of(block, side);
+            const float scale = Coded::scale(from, group_of(group, side), row);
+            const float least = Coded::whole_least(from, group_of(group, side), row, scale);
 #pragma unroll
             for (int t = 0; t < C::TILES; t++) {
-                const int whole = sums[t][2 * half] * 256 + sums[t][2 * half + 1];
-                own[t][half] = fused((float)whole * of[t].x, scale, own[t][half]);  // units begin at 2^-126
+                const int high = side ? sums[MANY - 1][t][2 * half] : sums[0][t][2 * half];
+                const int low = side ? sums[MANY - 1][t][2 * half + 1] : sums[0][t][2 * half + 1];
+                own[t][half] = fused((float)(high * 256 + low) * of[t].x, scale, own[t][half]);  // units begin at 2^-126
                 lifted[t][half] = fused(least, of[t].y, lifted[t][half]);
             }
         }
     }
+
+    // Where the groups lie that are added at once: in blocks behind one another, or in one.
+    static MC_INLINE const unsigned char* block_of(const unsigned char* block, int side) {
+        return BLOCKS > 1 ? block + side * Coded::BYTES : block;
+    }
+    static MC_INLINE int group_of(int group, int side) { return BLOCKS > 1 ? group : group + side; }
 };
 
 // A block of codes that is multiplied so.

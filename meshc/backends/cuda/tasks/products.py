@@ -12,6 +12,7 @@ from meshc.analysis.tasks.tiles import (
     coded_tile_bytes,
     digit_bytes,
     multiplied_whole,
+    side_by_side,
     tile_bytes,
 )
 from meshc.backends.cuda.tasks.coded import block_bytes, block_type, coded_matrix, digits_type
@@ -139,7 +140,8 @@ class Product:
         device = self.storage.module.the_device()
         if self.form is None:
             return tile_bytes(device)
-        return coded_tile_bytes(device, block_bytes(self.form))
+        pairs = self.whole and side_by_side(self.storage.tokens, 1) and not self.form.block
+        return coded_tile_bytes(device, block_bytes(self.form), self.blocks, pairs)
 
     @property
     def tile_blocks(self) -> str:
