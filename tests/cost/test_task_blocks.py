@@ -157,9 +157,10 @@ class Clock:
 
     def known(self, number, now):
         """How many tiles of a block belong to the kernel that runs, and to phases of which it has
-        what late tiles wait for."""
+        what late tiles wait for, or has prepared what a choice needs."""
         before = self.phase if self.launched else self.phase - 1
-        has = self.phase if 0 <= self.blocks[number].ready <= now else self.phase - 1
+        run = self.runs[self.phase]
+        has = self.phase - (not self.has(number, now, prepared=not run.late))
         others = [
             p
             for p, run in enumerate(self.runs)
@@ -174,11 +175,14 @@ class Clock:
         which the block does not have what it needs."""
         block = self.blocks[number]
         of = next(p for p, end in enumerate(self.ends[number]) if end > block.asked)
-        run = self.runs[self.phase]
-        read = run.read[number] or len(run.tiles[number]) > 0
-        has = 0 <= block.ready <= now + (run.first if read else 0)
-        to_come = range(self.phase + has, of + 1)
+        to_come = range(self.phase + self.has(number, now, prepared=True), of + 1)
         return self.ring.early and any(p and not self.runs[p].kernel for p in to_come)
+
+    def has(self, number, now, prepared):
+        """Whether a block is ready for the phase's tasks, or has ``prepared`` what they need."""
+        run, ready = self.runs[self.phase], self.blocks[number].ready
+        needs = prepared and (run.read[number] or len(run.tiles[number]) > 0)
+        return 0 <= ready <= now + (run.first if needs else 0)
 
     def ask(self, now):
         """Whether anybody could ask for a tile."""

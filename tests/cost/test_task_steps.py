@@ -176,6 +176,16 @@ def test_each_number_of_the_device_is_heeded(small, name, value, part):
     assert getattr(worse.spent, part) > 1.2 * getattr(usual.spent, part)
 
 
+def test_choosing_takes_longer_among_more_experts():
+    """Each of 32 layers chooses among eight experts, while memory waits."""
+    work = work_of(tasks_of("mixtral-8x7b", "expand-tasks", seq=1025), {"pos": 1024})
+    usual, worse = (
+        time_of_work(work, TileTimes(d)) for d in (H200, with_number("choice_ns", 1000))
+    )
+    longer = 32 * 8 * (1000 - H200.real("choice_ns")) * 1e-9
+    assert worse.seconds - usual.seconds == pytest.approx(longer, rel=0.1)
+
+
 @pytest.mark.parametrize("name", ["signal_waits", "shared_waits"])
 def test_what_goes_to_l2_waits_where_memory_is_busy(small, name):
     work = work_of(small, {"pos": 1024})

@@ -99,10 +99,10 @@ class Run:
     the blocks of each ``cluster`` meet in front of it, they have what they need of each other
     ``told`` seconds behind the last of them. A meeting of the GPUs of all ranks, which are alike,
     takes ``linked`` seconds more over their links. Where experts are ``chosen`` behind
-    the meeting, a block knows what comes next once it has what it needs; ``late`` tiles, with
-    vectors beside them, are asked for then. Others are as early as there is room, but those of a
-    run that begins a ``kernel``: they are asked for once that has begun, behind the last block of
-    the kernel in front of it."""
+    the meeting, a block knows what comes next once it has prepared what it needs; ``late`` tiles,
+    with vectors beside them, are asked for when it is ready for them. Others are as early as there
+    is room, but those of a run that begins a ``kernel``: they are asked for once that has begun,
+    behind the last block of the kernel in front of it."""
 
     tiles: Sequence[Tiles]
     read: Sequence[float]
@@ -438,7 +438,7 @@ class _Machine:
             one.now = last + run.told + ready
             one.may, one.begun, one.since = True, last, one.now
             if run.chosen or (run.late and has_tiles):
-                one.known = one.now
+                one.known = one.now - (run.first if has_tiles and not run.late else 0.0)
         for one in self.together.pop(key):
             self.compute(one)
 
@@ -499,7 +499,7 @@ class _Machine:
             block.now = (behind + size / shared.rate if size else now) + ready
             block.may, block.begun, block.since = True, self.begun, block.now
             if run.chosen or (run.late and has_tiles):
-                block.known = block.now
+                block.known = block.now - (run.first if ready and not run.late else 0.0)
             if self.ring.early and self.phase in self.meets:
                 block.usual = block.now - (run.first if ready else 0.0)
             self.spent[self.phase].meeting += block.now - self.begun

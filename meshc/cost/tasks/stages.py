@@ -68,7 +68,7 @@ class FamilyWork:
     streamed. ``held`` are bytes of the block's memory that its tasks take. Products have
     ``vectors`` left sides of ``width`` elements. ``groups`` are those of its tasks, where these are
     dealt to clusters. Left sides that lie in memory, by their text, are ``copied`` by a block: so
-    many bytes."""
+    many bytes. A task chooses among so many ``candidates``."""
 
     name: str
     tasks: tuple[TaskWork, ...]
@@ -78,6 +78,7 @@ class FamilyWork:
     width: int = 0
     groups: tuple[int, ...] = ()
     copied: Mapping[str, int] = field(default_factory=dict)
+    candidates: int = 0
 
     @property
     def beside_vectors(self) -> bool:

@@ -178,6 +178,10 @@ class TileTimes:
         """Seconds from what a block has prepared to its first product, if it ``brings`` tiles."""
         return self.device.real("ready_ns") * NS if brings else 0.0
 
+    def choosing(self, candidates: int) -> float:
+        """Seconds in which a block makes gates of the scores of so many, of all its tokens."""
+        return self.device.real("choice_ns") * candidates * NS if candidates else 0.0
+
     def copying(self, size: float) -> float:
         """Seconds in which copies bring a block so many bytes out of L2, and all others as many."""
         return size * self.device.cores / self.device.real("l2_bytes_per_second")

@@ -284,7 +284,7 @@ class _Family:
         tasks = self.beside_vectors(tuple(made[k] for k in which.reshape(-1)))
         vectors, width = self.left()
         if not self.parts:
-            shape = vectors, width, self.groups, self.copied
+            shape = vectors, width, self.groups, self.copied, self.candidates()
             yield FamilyWork(self.family.name, self.run(tasks), self.read, self.held(), *shape)
             return
         count = len(tasks) // self.sizes[0]
@@ -465,6 +465,12 @@ class _Family:
         shapes = [[extent.constant for extent in use.views()[1].shape()] for use in self.products()]
         width = max((shape[-1] for shape in shapes), default=0)
         return max((prod(shape[:-1]) for shape in shapes), default=1), width
+
+    def candidates(self) -> int:
+        """Among how many experts a task chooses those of a token."""
+        ops = self.family.regions[0].walk()
+        chosen = (op for op in ops if isinstance(op, tile.Compute) and op.kernel == "top_k")
+        return max((op.views()[0].shape()[-1].constant for op in chosen), default=0)
 
     def held(self) -> int:
         """Bytes of a block's memory that its tasks take: left sides of products, as 16 bits and
