@@ -3,6 +3,7 @@ race, by blocks that bring nothing of experts before they are chosen."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from reduced import each, only
+from safetensors.numpy import save_file
 from task_steps import device_of
 
 import meshc
@@ -30,6 +32,8 @@ STEPS = 6
 # As a part of the largest logit: of steps the noise of sums, and elements of caches that are
 # rounded the other way; vectors of prompts are rounded once.
 BOUND, PROMPT_BOUND = 2.0**-8, 3 * 2.0**-8
+SHARED = ((1, FIRST, QUICK), (3, Mode("random", True, 5), WATCHED))
+"""Batches of which columns are shared, and how they run."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +110,43 @@ def device(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_steps_give_the_logits_of_the_graph(model, number, device):
     """One request, and several, of which each is sent to experts of its own."""
     assert error(model, device, batch=1 + number % 3) <= BOUND
+
+
+@pytest.fixture(scope="module")
+def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Mixtral of 32 elements and 16 experts, whose scores and gates are whole rows."""
+    folder = tmp_path_factory.mktemp("sixteen")
+    config = json.loads((MIXTRAL / "config.json").read_text())
+    config |= {"hidden_size": 32, "num_local_experts": 16, "intermediate_size": 16, "head_dim": 8}
+    (folder / "config.json").write_text(json.dumps(config))
+    rng, shapes = np.random.default_rng(7), {}
+    for layer in range(2):
+        stem = f"model.layers.{layer}"
+        shapes |= {f"{stem}.{kind}_layernorm.weight": (32,) for kind in ("input", "post_attention")}
+        shapes |= {f"{stem}.self_attn.{one}_proj.weight": (32, 32) for one in "qo"}
+        shapes |= {f"{stem}.self_attn.{one}_proj.weight": (16, 32) for one in "kv"}
+        shapes[f"{stem}.block_sparse_moe.gate.weight"] = (16, 32)
+        for expert in range(16):
+            own = f"{stem}.block_sparse_moe.experts.{expert}"
+            sizes = (("w1", (16, 32)), ("w2", (32, 16)), ("w3", (16, 32)))
+            shapes |= {f"{own}.{one}.weight": shape for one, shape in sizes}
+    shapes |= {"model.norm.weight": (32,), "model.embed_tokens.weight": (53, 32)}
+    shapes["lm_head.weight"] = (53, 32)
+    tensors = {name: rng.standard_normal(shape) / 4 for name, shape in shapes.items()}
+    save_file({n: t.astype(np.float32) for n, t in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
+@pytest.mark.parametrize(("batch", "mode", "toolchain"), each(SHARED, 2))
+def test_columns_that_gates_were_made_of_are_those_of_experts(
+    batch, mode, toolchain, sixteen, device
+):
+    """Blocks have them from the phase before the choice; nothing makes them again behind it."""
+    text = compiled(sixteen, device, batch).files["step.cu"]
+    before, _, behind = text.partition("choice.make")
+    assert "_columns" in before[before.index("// ---- gates") :]
+    assert "_columns" not in behind[: behind.index("multiply_row_group")]
+    assert error(sixteen, device, mode, toolchain, batch) <= BOUND
 
 
 def test_prompts_give_them_too(device):

@@ -284,8 +284,9 @@ class _Family:
         tasks = self.beside_vectors(tuple(made[k] for k in which.reshape(-1)))
         vectors, width = self.left()
         if not self.parts:
-            shape = vectors, width, self.groups, self.copied, self.candidates()
-            yield FamilyWork(self.family.name, self.run(tasks), self.read, self.held(), *shape)
+            shape = vectors, width, self.groups, self.copied
+            found = FamilyWork(self.family.name, self.run(tasks), self.read, self.held(), *shape)
+            yield replace(found, candidates=self.candidates())
             return
         count = len(tasks) // self.sizes[0]
         for part in range(self.sizes[0]):

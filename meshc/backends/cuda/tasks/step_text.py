@@ -122,6 +122,7 @@ class StepText:
         self.bring, self.compute = Text(2), Text(1)
         self.blocks = 1
         self.choosing = Choosing(self.storage)
+        self.made: Sequence[str] = ()  # how the columns were made that all blocks have
         self.clusters = clusters_of(self.module)
         body = phases_of(self.module) if self.part is None else self.part.phases
         rounds = {} if self.part is None else self.part.rounds
@@ -208,9 +209,9 @@ class StepText:
             inner = {**ranges, one.var: (0, one.count - 1)}
             head = groups.rounds(one, before if some else None)
             with self.bring.within(head), self.compute.within(head):
-                self.choosing.gates = None
+                self.choosing.gates, self.made = None, ()
                 self._walk(one.body, inner, times * one.count)
-                self.choosing.gates = None
+                self.choosing.gates, self.made = None, ()
             before += one.count
         if some:
             groups.keep_rows(self.storage, body)
@@ -243,6 +244,21 @@ class StepText:
             for form in forms:
                 form.compute(self.compute)
             self.compute.add(*[OVER] * (paced and not at_once))
+        if when or not self._keeps_columns(phase, forms):
+            self.made = ()
+
+    def _keeps_columns(self, phase: Phase, forms: Sequence[Form]) -> bool:
+        """Whether behind ``phase`` all blocks have the columns that they had in it, and these are
+        still of what they were made of."""
+        if self.clusters.size or any(isinstance(form, Attention) for form in forms):
+            return False
+        products = [form for form in forms if isinstance(form, Product)]
+        if any(not has_columns(form) or form.of_tasks for form in products) or _copied(forms):
+            return False
+        read = {name for line in self.made for name in _NAME.findall(line)}
+        ops = (op for family in phase.families for op in family.op.regions[0].walk())
+        gives = (op for op in ops if isinstance(op, task.Give))
+        return not any(self.storage.scratch(op.view.buffer) in read for op in gives)
 
     def _paces(self, phase: Phase) -> bool:
         """Whether fewer tiles than usual are asked for in front of the meeting before ``phase``."""
@@ -263,8 +279,9 @@ class StepText:
             text.add("item = mc::shuffle(item, 0);")
 
     def _columns(self, phase: Phase, forms: Sequence[Form], choice: str | None) -> bool:
-        """What all tasks of a phase have, asked for before blocks have met, and whether there is
-        something; and the choice of experts, which the warp that brings waits for."""
+        """What all tasks of a phase have, asked for before blocks have met, unless they have it
+        from a phase before, and whether there is something; and the choice of experts, which the
+        warp that brings waits for."""
         text = self.compute
         products = [form for form in forms if has_columns(form)]
         shared = [p for p in products if not p.of_tasks]
@@ -272,27 +289,32 @@ class StepText:
             fail("cuda-graph", f"products of the phase {phase.name} have different left sides")
         multiplied_alike(products)
         made = shared[0].columns() if shared else None
+        ahead, then = Text(text.depth), Text(text.depth)
+        if made is not None:
+            made.ahead(ahead)
+        if made is not None and not _copied(shared):
+            made.then(then)
+        lines = [*ahead.lines, *then.lines]
+        if lines == self.made:
+            ahead, then = Text(), Text()
+        elif lines:
+            self.made = lines
         if phase.meets == task.CLUSTER:
-            if made is not None:
-                made.ahead(text)
+            text.lines += ahead.lines
             text.add(MEET)
         elif phase.meets in _HALVES:
             arrive, wait = _HALVES[phase.meets]
             self.meetings += 1
             text.add(arrive)
-            if made is not None:
-                made.ahead(text)
+            text.lines += ahead.lines
             text.add(wait)
         else:
-            if made is not None and phase.meets:
-                made.ahead(text)
+            text.lines += ahead.lines if phase.meets else []
             text.add(SYNC)
-            if made is not None and not phase.meets:
-                made.ahead(text)
+            text.lines += ahead.lines if not phase.meets else []
         if choice is not None:
             text.add(choice)
-        if made is not None and not _copied(shared):
-            made.then(text)
+        text.lines += then.lines
         return made is not None
 
     def _ask(self, phase: Phase, copied: Sequence[CopiedProduct]) -> None:
