@@ -107,6 +107,14 @@ def test_prompts(name, number):
     check_outcomes(graph, module, wanted, run_in(module, trace, Order(number, blocks=True)))
 
 
+def test_windows_of_prompts_over_runs_of_one_token():
+    """Of several queries some attend to a cached token, and others are a window behind it."""
+    graph, before = (prompt_of("tiny_dense/mistral-6h2", 16) for _ in range(2))
+    module, trace = tasks_of(graph, rows=8, tokens=1), random_trace(before, 1)
+    assert len(trace.steps) == 2
+    check_outcomes(before, module, run_trace(before, trace), run_in(module, trace, None))
+
+
 def test_every_edge_of_a_prompt_that_is_left_out_shows(monkeypatch):
     """In some order: one may have what was forgotten there by chance."""
     graph = prompt_of("tiny/llama-3h1", 8)

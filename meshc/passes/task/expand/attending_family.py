@@ -136,7 +136,8 @@ class AttendingFamily:
         at: dict[str, object] = {
             "query": self.position, "query_step": int(self.asking > 1), "key": first, "key_step": 1,
         }  # fmt: skip
-        if tokens > 1:
+        # One query attends to a run of one token or is no part of it: see ``in_window``.
+        if tokens > 1 or self.asking > 1:
             masked = View(scores, (), self.by_token(tokens), (1, 0, 2))
             write.compute("mask_causal", masked, **at, limit=limit)
             self._window(masked, at)
