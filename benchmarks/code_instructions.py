@@ -69,7 +69,8 @@ def counted(form: CodeFormat | None, dtype: str, whole: bool = False) -> Count:
         kind = block_type(form)
         call = f"multiply_coded_group<{f'mc::Whole<{kind}>' if whole else kind}, "
     code = disassemble(compile_cubin(_KERNEL.format(dtype=dtype, call=call)))
-    loop = min(filter(_products, _loops(code)), key=lambda one: len(one) / _products(one))
+    loops = ([*loop.values()] for loop in loops_of(code))
+    loop = min(filter(_products, loops), key=lambda one: len(one) / _products(one))
     products = _products(loop)
     fragments = 1 if form is None else form.group // 16
     of_block = 1 if form is None else fragments + _more_products(form, dtype)
@@ -93,8 +94,8 @@ def _more_products(form: CodeFormat, dtype: str) -> int:
     return fragments if taken else 0
 
 
-def _loops(code: str) -> Iterator[list[str]]:
-    """The instructions of each loop, from a label to the jump back to it."""
+def loops_of(code: str) -> Iterator[dict[int, str]]:
+    """The instructions of each loop by their place, from a label to a jump back to it."""
     lines: list[tuple[int, str]] = []
     labels: dict[str, int] = {}
     named: list[str] = []
@@ -109,7 +110,7 @@ def _loops(code: str) -> Iterator[list[str]]:
     for end, text in lines:
         back = _BACK.search(text)
         if back and labels.get(back[1], end + 1) <= end:
-            yield [one for at, one in lines if labels[back[1]] <= at <= end]
+            yield {at: one for at, one in lines if labels[back[1]] <= at <= end}
 
 
 def main() -> None:

@@ -248,8 +248,8 @@ def test_what_blocks_read_of_each_other(vectors, width, size, fresh, waited, at_
 
 def test_tokens_of_a_batch_that_are_neighbours_are_attended_for_at_once():
     """Of seven tokens three are of one request, two of another: its cache comes once for them."""
-    passes = "batch-tokens{tokens=7,requests=4},expand-tasks{rows=4,tokens=4}"
-    module = tasks_of("tests/data/tiny/llama-3h1", passes, batch=7)
+    passes = "batch-tokens{tokens=7,requests=4},expand-tasks{rows=4,tokens=16}"
+    module = tasks_of("tests/data/tiny_cuda/llama-4h2", passes, batch=7)
     told = {"owner": [0, 1, 1, 1, 2, 2, 3], "ahead": [0, 0, 1, 2, 0, 1, 0]}
 
     def attends(ahead):
@@ -276,11 +276,14 @@ def test_runs_of_neighbours_are_those_of_the_first_attention():
           %%s_%s = task.local : f32[4, 16]
           %%k_%s = task.stream %%cache_%s[owner, 0 +: 16] {dim = 1, below = "pos"} : f16[16, LANES]
           tile.gemm %%s_%s, %%q_%s, %%k_%s {accumulate = false, transposed = true}
+          %%o_%s = task.local : f32[4, LANES]
+          %%w_%s = task.stream %%cache_%s[owner, 0 +: 16] {dim = 1, below = "pos"} : f16[16, LANES]
+          tile.gemm %%o_%s, %%s_%s, %%w_%s {accumulate = false, transposed = false}
         }
       }
 """
     text = "".join(
-        (family % ((n,) * 10)).replace("LANES", str(m)) for n, m in (("a", 16), ("c", 128))
+        (family % ((n,) * 16)).replace("LANES", str(m)) for n, m in (("a", 16), ("c", 128))
     )
     module = parsed(f"""module @m level(task) {{
   dims B = 8

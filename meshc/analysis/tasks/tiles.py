@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
 from meshc.devices import Device
 from meshc.ir.types import DType
@@ -31,6 +33,9 @@ a product has for them; and of how many codes a scale is at least where that is 
 with more digits than columns, too."""
 ATTENDED_QUERIES = 8
 """Queries whose attention takes the same instructions as that of one."""
+MOST_ATTENDED, MOST_LANES, MOST_LATENT_LANES = 64, 256, 512
+"""Queries of a key head, lanes of heads and lanes of latents that tensor cores attend to, at the
+most: what the registers of a block hold."""
 PIECE_BYTES = 16_384
 """Left sides that lie in memory are copied in pieces of about so many bytes (Copied in
 mc_tasks.cuh)."""
@@ -57,6 +62,17 @@ def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:
     passes = max(min(NEIGHBOUR_LANES // lanes, MOST_NEIGHBOURS // together), 1)
     passes = min(passes, -(-tokens // together))
     return together * passes, together
+
+
+def attended_by_tiles(queries: int, lanes: Sequence[int], values: int, tokens: int) -> bool:
+    """Whether tensor cores attend for so many ``queries`` of a key head to tiles of so many
+    ``tokens``, whose keys have ``lanes`` and whose values have so many: in one part, or of latents,
+    the first of which are the values, in several. Other attention is done statement by
+    statement."""
+    whole = not any(count % FRAGMENT for count in (*lanes, tokens))
+    if len(lanes) > 1:
+        return whole and values == lanes[0] <= MOST_LATENT_LANES
+    return whole and values == lanes[0] <= MOST_LANES and queries <= MOST_ATTENDED
 
 
 def multiplied_whole(codes: DType, group: int, span: int, vectors: int, width: int) -> bool:

@@ -5,7 +5,9 @@ values on tensor cores: up to four vectors take two columns each, their rounded 
 rounding left. Attention is of up to eight query heads at once. Rows of a fragment that a task has
 no rows for are wasted, or, with ``packed``, hold further parts of the width, as far as there are
 columns for these: an emitter could do that, none does. More columns than 16 take longer by as much
-as 16 do than 8, or as long as their vectors take to come from where blocks share them.
+as 16 do than 8, or as long as their vectors take to come from where blocks share them. Attention
+that is done statement by statement takes as long as its instructions do, at as many cycles each as
+those that decode codes, which is assumed: nobody has measured it.
 
 What is quantised takes as long as a tile of 16-bit weights, but for the instructions: where it has
 more of them, these take a cycle of a scheduler each. Nobody has measured it.
@@ -276,6 +278,8 @@ class TileTimes:
                 shared = self.device.real("shared_bytes_per_second") / self.device.cores
                 whole = max(whole, size * (1 + piece.vectors) / shared)
             return whole / min(1.0, piece.filled * parts)
+        if piece.kind == "attention" and piece.issued:
+            return self.size(piece) * piece.issued / self._issued_per_second
         if piece.kind == "attention":
             passes = -(-piece.tokens * piece.rows // ATTENDED_QUERIES)
             whole = passes * self.device.real("attention_tile_ns") * NS
@@ -290,8 +294,8 @@ class TileTimes:
 
     @property
     def _issued_per_second(self) -> float:
-        """Instructions of warps that make numbers of codes, of which a block does so many in a
-        second: one waits for what the others have made."""
+        """Instructions of warps, such as those that make numbers of codes, of which a block does so
+        many in a second: one waits for what the others have made."""
         at_once = self.device.real("f32_macs_per_cycle") / WARP_LANES
         return at_once * self.device.real("clock_hz") / self.device.real("decoding_cycles")
 

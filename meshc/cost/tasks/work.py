@@ -26,10 +26,10 @@ from meshc.analysis.tasks.tiles import (
     columns_are_copied,
     digit_bytes,
     looked_up_together,
-    neighbours,
     streamed_copy_bytes,
     streamed_tile_bytes,
 )
+from meshc.cost.tasks.attended import attended, attended_at_once, taken
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
@@ -44,7 +44,7 @@ from meshc.cost.tasks.stages import (
     TaskWork,
 )
 from meshc.ir.affine import Expr
-from meshc.ir.batch import AHEAD, OWNER, most_of_request
+from meshc.ir.batch import AHEAD, OWNER
 from meshc.ir.coded_rows import coded_row_bytes
 from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
@@ -52,8 +52,6 @@ from meshc.ir.ops import task, tile
 from meshc.ir.types import DType
 from meshc.ir.values import Value
 
-MOST_LANES = 256
-"""Lanes of heads whose attention is computed tile by tile; of more it is statement by statement."""
 Scalars = Mapping[str, int | Sequence[int]]
 """Run-time scalars, and those of which every request has its own."""
 
@@ -302,7 +300,7 @@ class _Family:
         behind what each brings for how many it is."""
         tokens, most = self.sizes[0] if self.sizes else 1, 1
         if OWNER in self.module.scalars:
-            most = _attended_at_once(self.module, self.family)
+            most = attended_at_once(self.module, self.family)
         begins = np.full(tokens, True)
         if most > 1:
             begins = self.each[AHEAD] % most == 0
@@ -396,19 +394,31 @@ class _Family:
     def size(self, op: task.Need | task.Stream, at: _At) -> NDArray[np.int64]:
         """Bytes that each point reads."""
         view, here = op.view, at.behind(op)
-        extents = [extent.constant for extent in view.shape()]
-        kind = view.buffer_type.dtype
-        if isinstance(op, task.Stream) and op.result not in self.decoded:
-            kind = self.module.stored(kind)
-        each = prod(extents) * kind.bits // 8
-        if view.buffer in self.coded:
-            each = prod(extents[:-1]) * coded_row_bytes(self.coded[view.buffer], extents[-1])
-        size = np.full(at.there.shape, each, np.int64)
+        size = np.full(at.there.shape, self.whole_size(op), np.int64)
         if isinstance(op, task.Stream) and op.below is not None:
             start, extent = along(view, op.dim)
             below = np.clip(at.value(op.below) - at.value(start), 0, extent)
             size = size // extent * below
         return np.where(here, size, 0)
+
+    def whole_size(self, op: task.Need | task.Stream) -> int:
+        """Bytes of all that ``op`` is a view of."""
+        extents, kind = [extent.constant for extent in op.view.shape()], op.view.buffer_type.dtype
+        if op.view.buffer in self.coded:
+            return prod(extents[:-1]) * coded_row_bytes(self.coded[op.view.buffer], extents[-1])
+        if isinstance(op, task.Stream) and op.result not in self.decoded:
+            kind = self.module.stored(kind)
+        return prod(extents) * kind.bits // 8
+
+    def by_statements(self, of_floats: bool) -> float:
+        """Instructions of warps for a byte that its tasks attend to statement by statement; 0 where
+        tensor cores attend."""
+        found = attended(self.family)
+        if found is None or found.by_tiles:
+            return 0.0
+        streams = (op for op in self.family.regions[0].walk() if isinstance(op, task.Stream))
+        tile = sum(self.whole_size(op) for op in streams if op.below is not None)
+        return found.issued(of_floats) / tile
 
     def piece(self, stream: Value) -> Piece:
         """What is done with what a stream brings."""
@@ -421,11 +431,14 @@ class _Family:
         rows = prod(extent.constant for extent in result[:-1])
         if self.roles[read.view.buffer] == "state":
             of_floats = read.view.buffer in self.coded
-            many, together = rows * _taken(self.family, stream), 1
+            many, together = rows * taken(self.family, stream), 1
             if read.below is not None:
                 page = int(self.module.option(CACHE_PAGE, USUAL_PAGE))
                 together = looked_up_together(along(read.view, read.dim)[1], page)
-            return Piece(0, "attention", many, of_floats=of_floats, looked_up=together)
+            issued = self.by_statements(of_floats)
+            return Piece(
+                0, "attention", many, of_floats=of_floats, looked_up=together, issued=issued
+            )
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         coded = coded_of(self.module, self.family, stream)
         if coded is not None:
@@ -489,43 +502,6 @@ class _Family:
 
 
 _READS = (task.Need, task.Stream)
-
-
-def _attended_at_once(module: Module, family: task.Family) -> int:
-    """For how many tokens of a batch a block attends at once in ``family``: runs of them are found
-    once for all families, for the first that attends to tiles."""
-    families = (op for op in module.walk() if isinstance(op, task.Family))
-    first = next((one for one in map(_attends, families) if 0 < one[1] <= MOST_LANES), (0, 0))
-    own, tokens = _attends(family), most_of_request(module)
-    if not 0 < own[1] <= MOST_LANES:
-        return 1
-    most, _ = neighbours(tokens, *own)
-    return most if neighbours(tokens, *first)[0] == most else 1
-
-
-def _attends(family: task.Family) -> tuple[int, int]:
-    """Query heads of a task that attends to tiles of keys and of values, and their lanes; zeros of
-    others."""
-    uses = _uses(family)
-    found = {
-        (uses[op.result].views()[0].shape()[0], op.view.shape()[-1])
-        for op in family.regions[0].walk()
-        if isinstance(op, task.Stream) and op.below is not None and _taken(family, op.result) == 1
-    }
-    heads, lanes = max(((h.constant, n.constant) for h, n in found), default=(0, 0))
-    return heads, lanes
-
-
-def _taken(family: task.Family, stream: Value) -> int:
-    """How many products take a stream, or a copy of it: two where keys are values too."""
-    computes = [o for o in family.regions[0].walk() if isinstance(o, tile.Compute)]
-    taken = {stream}
-    taken |= {
-        op.views()[0].buffer
-        for op in computes
-        if op.kernel == "copy" and op.views()[1].buffer == stream
-    }
-    return sum(op.kernel == "gemm" and op.views()[2].buffer in taken for op in computes)
 
 
 def _uses(family: task.Family) -> dict[Value, tile.Compute]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from meshc.analysis.cuda.blocks import tile_query_bytes, tile_work_bytes
+from meshc.analysis.tasks.tiles import attended_by_tiles
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.caches import with_new
 from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
@@ -22,8 +23,6 @@ from meshc.ir.core import Op
 from meshc.ir.ops import tile
 from meshc.ir.values import Value
 from meshc.ir.views import Range, View
-
-_MOST_LANES = 512  # of values of up to sixteen heads, which the registers of a block hold
 
 
 @dataclass(frozen=True)
@@ -69,7 +68,8 @@ def latent_shape(tiles: CachedTiles) -> LibraryLatents | None:
         return None
     lanes = [extents(View(value))[1] for value in cached]
     queries = [asked[value] for value in cached]
-    if any(n % 16 for n in (*lanes, tiles.tokens)) or lanes[0] > _MOST_LANES:
+    heads, values_of = extents(queries[0])[0], extents(fold.views()[0])[1]
+    if not attended_by_tiles(heads, lanes, values_of, tiles.tokens):
         return None
     if any(aligned(values, View(query.buffer), 8) is None for query in queries):
         return None

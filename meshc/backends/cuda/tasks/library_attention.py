@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from meshc.analysis.cuda.blocks import WARPS
+from meshc.analysis.tasks.tiles import attended_by_tiles
 from meshc.backends.cuda.tasks.caches import streams_of, with_new
 from meshc.backends.cuda.tasks.families import Placed
 from meshc.backends.cuda.tasks.values import Values, constant, extents, taken_rows
@@ -83,9 +83,8 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
         if op.views()[0].buffer == scores and (op.kernel == "scale" or op.kernel in FUNCTIONS)
     )
     known = SCORES | {*FUNCTIONS, "mask_window"}
-    if not {op.kernel for op in computes} <= known or extents(View(rows)) != (tokens, lanes):
-        return None
-    if lanes % 16 or lanes > 256 or tokens % 16:
+    of_tiles = attended_by_tiles(queries, (lanes,), extents(View(rows))[1], tokens)
+    if not {op.kernel for op in computes} <= known or not of_tiles:
         return None
     windows = [op for op in computes if op.kernel == "mask_window"]
     fresh = [op for op in family.ops if isinstance(op, tile.Compute) and op.kernel == "gemm"]
@@ -96,8 +95,6 @@ def library_shape(family: Placed, loop: tile.For, values: Values) -> LibraryAtte
     asking = extents(mask.views()[0])[1]
     position = mask.params["query"]
     assert isinstance(position, Expr)
-    if queries > SET * WARPS:
-        return None
     return LibraryAttention(
         queries, asking, lanes, tokens, query, View(key.buffer), View(value.buffer), steps,
         int(str(windows[0].params["window"])) if windows else 0,

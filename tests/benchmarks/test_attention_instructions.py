@@ -1,0 +1,35 @@
+"""Instructions of attention statement by statement, as machine code has them, beside those of the
+event model."""
+
+import pytest
+from attention_instructions import counted
+
+from meshc.backends.cuda.toolchain.toolkit import BuildError
+from meshc.cost.tasks.attended import (
+    OF_FLOAT_SCORE,
+    OF_FLOAT_SUM,
+    OF_ROUND,
+    OF_SCORE,
+    OF_SUM,
+    OF_TURNED_SCORE,
+)
+from meshc.support.diagnostics import MeshcError
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("given", "score", "added"),
+    [
+        ((72,), OF_SCORE, OF_SUM),
+        ((320,), OF_TURNED_SCORE, OF_SUM),
+        ((72, "fp8_e4m3"), OF_FLOAT_SCORE, OF_FLOAT_SUM),
+    ],
+)
+def test_the_event_model_has_what_machine_code_has(given, score, added):
+    try:
+        found = counted(*given)
+    except (BuildError, MeshcError) as problem:
+        pytest.skip(str(problem).splitlines()[0])
+    assert found.score == pytest.approx(score, rel=0.02)
+    assert found.sum == pytest.approx(added, rel=0.02)
+    assert OF_ROUND / 1.05 <= found.rest <= OF_ROUND * 1.3
