@@ -24,22 +24,18 @@ def block_memory(device: Device, resident: int = 1) -> int:
 
 def tile_query_bytes(queries: int, key_lanes: int, *, twice: bool) -> int:
     """Queries as attention by tiles has them, ``twice`` where each is two values."""
-    return 2 * _tile_rows(queries, twice) * _up(key_lanes, 32)
+    return 2 * (1 + twice) * _up(queries, 16) * _up(key_lanes, 32)
 
 
 def tile_work_bytes(queries: int, key_lanes: int, tokens: int, *, twice: bool = False) -> int:
     """What attention by tiles of ``tokens`` keeps besides queries: scores, of several parts of the
     lanes where there are fewer units of eight tokens than warps, weights, ``twice`` where each is
     two values, and factors."""
-    rows = _tile_rows(queries, twice)
-    padded = rows // 2 if twice else rows
+    padded = _up(queries, 16)
     units = tokens // (16 if tokens % (16 * WARPS) == 0 else 8)
     parts = min(max(WARPS // units, 1), _up(key_lanes, 32) // 32)
-    return padded * _VALUE_BYTES * (parts * (tokens + 8) + 1) + 2 * rows * tokens
-
-
-def _tile_rows(queries: int, twice: bool) -> int:
-    return 2 * _up(queries, 8) if twice else _up(queries, 16)
+    scores = padded * _VALUE_BYTES * (parts * (tokens + 8) + 1)
+    return scores + 2 * (1 + twice) * padded * tokens
 
 
 def coresident(device: Device, cluster: int, resident: int = 1) -> int:

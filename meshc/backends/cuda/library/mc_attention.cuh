@@ -88,17 +88,17 @@ constexpr int warps_over_lanes(int warps, int pairs, int groups) {
 // QUERIES of KEY_LANES, against tiles of at most TOKENS (a multiple of 16) keys [KEY_LANES] and values,
 // the first VALUE_LANES of rows of VALUE_ROW (those of the keys, if the values are part of them).
 // WARPS warps (a power of two) call everything together and share group barrier ``group``. With TWICE
-// queries and weights are two values each, the rounded one and what rounding left, which take a row each: sums are
-// then as good as f32 times 16-bit keys and values.
+// queries and weights are two values each, the rounded one and what rounding left, whose products are added up
+// together: sums are then as good as f32 times 16-bit keys and values.
 template <class T, int QUERIES, int KEY_LANES, int VALUE_LANES, int TOKENS, int WARPS = 8,
           int VALUE_ROW = VALUE_LANES, bool TWICE = false>
 struct TileAttention {
     static_assert(KEY_LANES % (TWICE ? 16 : 32) == 0 && VALUE_LANES % 16 == 0 && TOKENS % 16 == 0, "whole steps");
 
     static constexpr int WORKERS = 32 * WARPS;
-    static constexpr int PER_GROUP = TWICE ? 8 : 16;  // queries of a group, which has 16 rows
-    static constexpr int GROUPS = (QUERIES + PER_GROUP - 1) / PER_GROUP;
-    static constexpr int PADDED = PER_GROUP * GROUPS;
+    static constexpr int VALUES = TWICE ? 2 : 1;  // of each query and weight
+    static constexpr int GROUPS = (QUERIES + 15) / 16;
+    static constexpr int PADDED = 16 * GROUPS;
     static constexpr int ASKED_LANES = (KEY_LANES + 31) / 32 * 32;  // zeros behind the last
 
     // Scores: a unit is some eights of tokens; warps that units leave over share the lanes of one.
@@ -124,14 +124,14 @@ struct TileAttention {
     static constexpr bool HELD = OWN_PAIRS * OWN_GROUPS < 16;  // weights too, beside the sums
 
     // Shared memory, each on a 16-byte address.
-    static constexpr int QUERY_BYTES = 16 * GROUPS * ASKED_LANES * (int)sizeof(T);
+    static constexpr int QUERY_BYTES = PADDED * VALUES * ASKED_LANES * (int)sizeof(T);
     static constexpr int SCORE_BYTES = PARTS * PADDED * SCORE_ROW * (int)sizeof(float);
-    static constexpr int WEIGHT_BYTES = 16 * GROUPS * TOKENS * (int)sizeof(T);
+    static constexpr int WEIGHT_BYTES = PADDED * VALUES * TOKENS * (int)sizeof(T);
     static constexpr int WORK_BYTES = SCORE_BYTES + WEIGHT_BYTES + PADDED * (int)sizeof(float);
 
-    const T* queries;  // [GROUPS, ASKED_LANES / 16, 32, 8]: 16 x 16 blocks as lanes hold them
+    const T* queries;  // [GROUPS, ASKED_LANES / 16, VALUES, 32, 8]: 16 x 16 blocks as lanes hold them
     float* scores;  // [PARTS, PADDED, SCORE_ROW]
-    T* weights;  // [GROUPS, TOKENS / 16, 32, 8], as the queries
+    T* weights;  // [GROUPS, TOKENS / 16, VALUES, 32, 8], as the queries
     float* factors;  // [PADDED]: of what was summed before
     u32 me, group;
     float highest[OWN_QUERIES], total[OWN_QUERIES];
@@ -185,12 +185,14 @@ struct TileAttention {
         }
     }
 
-    // LANES of all queries from lane FIRST on, which lie one behind the other in rows of ``stride`` floats, read as
-    // ``words`` are (mc_words.cuh): a thread asks for several eights before the first one is needed.
-    template <int FIRST, int LANES, class Words = Plain>
-    static MC_INLINE void put_lanes(T* to, const float* from, int stride, u32 me, Words words = Words()) {
+    // LANES of COUNT queries, the first of which is ``begin``, a multiple of eight, from lane FIRST on; those that fill
+    // eights up, or behind the last query the group, are zeros. They lie one behind the other in rows of ``stride``
+    // floats, read as ``words`` are (mc_words.cuh): a thread asks for several eights before the first one is needed.
+    template <int FIRST, int LANES, int COUNT = QUERIES, class Words = Plain>
+    static MC_INLINE void put_lanes(T* to, const float* from, int stride, u32 me, Words words = Words(), int begin = 0) {
         static_assert(TWICE && FIRST % 8 == 0 && LANES % 8 == 0, "whole eights of two values");
-        constexpr int COUNT = PADDED * LANES / 8, OWN = (COUNT + WORKERS - 1) / WORKERS;
+        constexpr int ROWS = COUNT == QUERIES ? PADDED : (COUNT + 7) / 8 * 8;
+        constexpr int EIGHTS_OF = ROWS * LANES / 8, OWN = (EIGHTS_OF + WORKERS - 1) / WORKERS;
         constexpr int AT_ONCE = OWN < 2 ? OWN : 2;  // what registers have room for
 #pragma unroll 1
         for (int first = 0; first < OWN; first += AT_ONCE) {
@@ -201,20 +203,20 @@ struct TileAttention {
             for (int n = 0; n < AT_ONCE; n++) {
                 const int i = me + (first + n) * WORKERS, query = i / 8 / (LANES / 8) * 8 + i % 8;
                 places[n] = from + query * stride + i / 8 % (LANES / 8) * 8;
-                if (i < COUNT && query < QUERIES) wanted |= 1u << n;
+                if (i < EIGHTS_OF && query < COUNT) wanted |= 1u << n;
             }
             words.eights(places, wanted, v);
 #pragma unroll
             for (int n = 0; n < AT_ONCE; n++) {
                 const int i = me + (first + n) * WORKERS, k = FIRST + i / 8 % (LANES / 8) * 8;
-                const int group = i / 8 / (LANES / 8), block = group * (ASKED_LANES / 16) + k / 16;
-                if (i >= COUNT) break;
-                u32* own = (u32*)(to + (block * 32 + i % 8 * 4) * 8) + k % 16 / 8 * 2;
+                const int eight = begin / 8 + i / 8 / (LANES / 8), block = eight / 2 * (ASKED_LANES / 16) + k / 16;
+                if (i >= EIGHTS_OF) break;
+                u32* own = (u32*)(to + (2 * block * 32 + i % 8 * 4) * 8) + k % 16 / 8 * 2 + eight % 2;
 #pragma unroll
                 for (int two = 0; two < 4; two++) {
                     const float a = v[n][2 * two], b = v[n][2 * two + 1];
                     own[4 * two] = pack2<T>(a, b);
-                    own[4 * two + 1] = pack2<T>(rounding_left<T>(a), rounding_left<T>(b));
+                    own[128 + 4 * two] = pack2<T>(rounding_left<T>(a), rounding_left<T>(b));
                 }
             }
         }
@@ -222,9 +224,9 @@ struct TileAttention {
 
     // The lanes of zeros behind those of the keys; nothing where there are none.
     static MC_INLINE void put_zeros(T* to, u32 me) {
-        constexpr int BLOCKS = (ASKED_LANES - KEY_LANES) / 16;
-        for (int i = me; i < GROUPS * BLOCKS * 128; i += WORKERS) {
-            ((u32*)to)[(i / (BLOCKS * 128) + 1) * (ASKED_LANES / 16) * 128 - 1 - i % (BLOCKS * 128)] = 0;
+        constexpr int WORDS = (ASKED_LANES - KEY_LANES) / 16 * VALUES * 128;
+        for (int i = me; i < GROUPS * WORDS; i += WORKERS) {
+            ((u32*)to)[(i / WORDS + 1) * (ASKED_LANES / 16) * VALUES * 128 - 1 - i % WORDS] = 0;
         }
     }
 
@@ -260,12 +262,12 @@ struct TileAttention {
                 const int pair = warp % OVER_LANES + p * OVER_LANES;
                 if (PAIRS % OVER_LANES && pair >= PAIRS) break;
 #pragma unroll
-                for (int i = 0; i < 8; i += TWICE ? 4 : 2) {  // both eights of lanes, then rows g and g + 8
-                    const int query = (warp / OVER_LANES + m * OVER_GROUPS) * PER_GROUP + lane / 4 + i % 4 * 4;
+                for (int i = 0; i < 8; i += 2) {  // rows g and g + 8, of both eights of lanes
+                    const int query = (warp / OVER_LANES + m * OVER_GROUPS) * 16 + lane / 4 + i % 4 * 4;
                     float* to = attended + query * VALUE_LANES + pair * 16 + i / 4 * 8 + lane % 4 * 2;
                     if (query >= QUERIES) continue;
-                    to[0] = sums[m][p][i] + (TWICE ? sums[m][p][i + 2] : 0.0f);
-                    to[1] = sums[m][p][i + 1] + (TWICE ? sums[m][p][i + 3] : 0.0f);
+                    to[0] = sums[m][p][i];
+                    to[1] = sums[m][p][i + 1];
                 }
             }
         }
@@ -305,13 +307,13 @@ private:
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
 #pragma unroll
-                    for (int m = 0; m < GROUPS; m++) {
+                    for (int m = 0; m < GROUPS * VALUES; m++) {
                         u32 a[4];
-                        const int block = m * (ASKED_LANES / 16) + step * 2 + half;
-                        load_fragment(queries + (block * 32 + lane) * 8, a);
+                        const int block = m / VALUES * (ASKED_LANES / 16) + step * 2 + half;
+                        load_fragment(queries + ((block * VALUES + m % VALUES) * 32 + lane) * 8, a);
 #pragma unroll
                         for (int e = 0; e < EIGHTS; e++) {
-                            multiply_16x8x16(c[e][m], a, b[e] + half * 2, T());
+                            multiply_16x8x16(c[e][m / VALUES], a, b[e] + half * 2, T());
                         }
                     }
                 }
@@ -320,12 +322,8 @@ private:
             for (int e = 0; e < EIGHTS; e++) {
 #pragma unroll
                 for (int m = 0; m < GROUPS; m++) {
-                    float* to = scores + (part * PADDED + m * PER_GROUP + lane / 4) * SCORE_ROW + first +
+                    float* to = scores + (part * PADDED + m * 16 + lane / 4) * SCORE_ROW + first +
                                 8 * e + lane % 4 * 2;
-                    if (TWICE) {
-                        to[0] = c[e][m][0] + c[e][m][2], to[1] = c[e][m][1] + c[e][m][3];
-                        continue;
-                    }
                     to[0] = c[e][m][0], to[1] = c[e][m][1];
                     to += 8 * SCORE_ROW;
                     to[0] = c[e][m][2], to[1] = c[e][m][3];
@@ -370,14 +368,14 @@ private:
             for (int i = 0; i < OWN_TWOS; i++) {
                 const int token = share + i * 2 * SHARERS;
                 if (token >= (count + 15) / 16 * 16) break;
-                T* to = weights + (query / PER_GROUP * (TOKENS / 16) + token / 16) * 256 +
-                        (query % 8 * 4 + token % 8 / 2) * 8 + query % PER_GROUP / 8 * 2 + token % 16 / 8 * 4;
+                T* to = weights + (query / 16 * (TOKENS / 16) + token / 16) * VALUES * 256 +
+                        (query % 8 * 4 + token % 8 / 2) * 8 + query % 16 / 8 * 2 + token % 16 / 8 * 4;
 #pragma unroll
                 for (int k = 0; k < 2; k++) {
                     const bool counts = visible >> (2 * i + k) & 1;
                     const float p = counts ? power_of_two(s[i][k] - next) : 0.0f;
                     to[k] = narrow<T>(p);
-                    if (TWICE) to[k + 2] = narrow<T>(rounding_left<T>(p));
+                    if (TWICE) to[256 + k] = narrow<T>(rounding_left<T>(p));
                     added += TWICE ? p : widen(to[k]);
                 }
             }
@@ -396,7 +394,7 @@ private:
         for (int m = 0; m < OWN_GROUPS; m++) {
             const int of = warp / OVER_LANES + m * OVER_GROUPS;
             if (GROUPS % OVER_GROUPS && of >= GROUPS) break;
-            const float low = factors[of * PER_GROUP + lane / 4], high = factors[of * PER_GROUP + lane / 4 + (TWICE ? 0 : 8)];
+            const float low = factors[of * 16 + lane / 4], high = factors[of * 16 + lane / 4 + 8];
 #pragma unroll
             for (int p = 0; p < OWN_PAIRS; p++) {
 #pragma unroll
@@ -405,12 +403,15 @@ private:
         }
 #pragma unroll 1
         for (int block = 0; block * 16 < count; block++) {
-            u32 a[HELD ? OWN_GROUPS : 1][4];
+            u32 a[HELD ? OWN_GROUPS : 1][VALUES][4];
             const auto load = [&](int m) {
                 const int of = warp / OVER_LANES + m * OVER_GROUPS;
                 if (GROUPS % OVER_GROUPS && of >= GROUPS) return;
-                load_fragment(weights + ((of * (TOKENS / 16) + block) * 32 + lane) * 8,
-                              a[HELD ? m : 0]);
+#pragma unroll
+                for (int v = 0; v < VALUES; v++) {
+                    const int at = ((of * (TOKENS / 16) + block) * VALUES + v) * 32 + lane;
+                    load_fragment(weights + at * 8, a[HELD ? m : 0][v]);
+                }
             };
 #pragma unroll
             for (int m = 0; HELD && m < OWN_GROUPS; m++) load(m);
@@ -427,8 +428,11 @@ private:
                 for (int m = 0; m < OWN_GROUPS; m++) {
                     if (GROUPS % OVER_GROUPS && warp / OVER_LANES + m * OVER_GROUPS >= GROUPS) break;
                     if (!HELD) load(m);
-                    multiply_16x8x16(sums[m][p], a[HELD ? m : 0], b, T());
-                    multiply_16x8x16(sums[m][p] + 4, a[HELD ? m : 0], b + 2, T());
+#pragma unroll
+                    for (int v = 0; v < VALUES; v++) {
+                        multiply_16x8x16(sums[m][p], a[HELD ? m : 0][v], b, T());
+                        multiply_16x8x16(sums[m][p] + 4, a[HELD ? m : 0][v], b + 2, T());
+                    }
                 }
             }
         }
