@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, block_memory
+from meshc.analysis.cuda.blocks import FRAGMENT, FRAGMENT_BYTES, WARPS, block_memory
 from meshc.devices import Device
 from meshc.ir.types import DType
 from meshc.support.diagnostics import fail
@@ -73,6 +73,22 @@ def attended_by_tiles(queries: int, lanes: Sequence[int], values: int, tokens: i
     if len(lanes) > 1:
         return whole and values == lanes[0] <= MOST_LATENT_LANES
     return whole and values == lanes[0] <= MOST_LANES and queries <= MOST_ATTENDED
+
+
+def group_attention_bytes(
+    queries: int, lanes: int, passes: int = 1, together: int = 1
+) -> dict[str, int]:
+    """Bytes of the parts of a block's memory in which it attends for so many ``queries`` of a key
+    head, beside values of tasks, which may have the first: sums of the warps, their statistics, and
+    queries as fragments, of so many ``passes`` over tokens whose products are taken
+    ``together``."""
+    sums, asked = WARPS * min(queries, ATTENDED_QUERIES), query_values(together * queries, lanes)
+    return {"JOINED": 4 * sums * lanes, "STATISTICS": 8 * sums, "ASKED": 2 * passes * asked}
+
+
+def query_values(queries: int, lanes: int) -> int:
+    """Values of 16 bits that so many ``queries`` are as fragments of tensor cores, two of each."""
+    return -(-queries // ATTENDED_QUERIES) * FRAGMENT * lanes
 
 
 def multiplied_whole(codes: DType, group: int, span: int, vectors: int, width: int) -> bool:

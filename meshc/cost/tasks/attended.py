@@ -7,22 +7,26 @@ themselves out of a block's memory, and meet behind each statement.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
-from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
-from meshc.analysis.tasks.tiles import attended_by_tiles, neighbours
+from meshc.analysis.cuda.blocks import FRAGMENT, WARPS, tile_query_bytes, tile_work_bytes
+from meshc.analysis.tasks.tiles import attended_by_tiles, group_attention_bytes, neighbours
 from meshc.ir.batch import most_of_request
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.values import Value
+from meshc.ir.views import View
 
 OF_SCORE, OF_TURNED_SCORE, OF_SUM = 4.6, 10.6, 6.5
 """Instructions of a warp for a product of 32 scores, whose keys lie in their order or in chunks
 that are exchanged, and of 32 sums."""
 OF_FLOAT_SCORE, OF_FLOAT_SUM = 17.2, 23.3
 """The same where caches are floats of eight bits."""
+_TAKEN = ("copy", "gemm", "merge_softmax")
+"""Kernels that take what there is, and need no room for it."""
 OF_ROUND = 300
 """Those of a warp for the rest of what it does for a tile: weights and maxima, meetings, and what
 loops begin with. All are counted in machine code (docs/step-times.md)."""
@@ -74,6 +78,49 @@ def attended(family: task.Family) -> Attended | None:
     values = sum(op.views()[2].shape()[-1].constant for op in sums)
     tokens = products[0].views()[2].shape()[0].constant
     return Attended(prod(shapes[0][:-1]), tokens, keys, values)
+
+
+def attending_bytes(module: Module, family: task.Family) -> int:
+    """Bytes of a block's memory that ``family`` takes to attend: what a routine works in, and what
+    it makes of queries, keys and values before; statement by statement all values of a task."""
+    found = attended(family)
+    if found is None:
+        return 0
+    made, lanes, new = _made(family, found.by_tiles), sum(found.lanes), most_of_request(module)
+    if not found.by_tiles:
+        return made
+    if len(found.lanes) > 1:  # queries come as fragments right away
+        given = found.queries, lanes
+        work = tile_work_bytes(*given, found.tokens, twice=True)
+        return tile_query_bytes(*given, twice=True) + work + 8 * found.queries + 2 * new * lanes
+    most, together = attended_at_once(module, family), 1
+    if most > 1:
+        _, together = neighbours(new, found.queries, lanes)
+    parts = group_attention_bytes(found.queries, lanes, most // together, together)
+    own = 4 * most * (found.queries + 2) * lanes
+    if most > 1:
+        own = max(own, parts.pop("JOINED"))
+    return own + sum(parts.values()) + (4 * new * lanes if new > 1 else 0) + made
+
+
+def _made(family: task.Family, by_tiles: bool) -> int:
+    """Bytes of the values of a task of ``family``: what is needed more than once, and what others
+    are made of in front of its loop over tiles; all of them unless it attends ``by_tiles``."""
+    body = family.regions[0]
+    ops = [*(body.ops if by_tiles else body.walk())]
+    read = Counter(
+        view.buffer
+        for op in ops
+        if isinstance(op, tile.Compute) and op.kernel not in _TAKEN
+        for view in op.views()[1:]
+    )
+    found = 0
+    for op in ops:
+        if isinstance(op, task.Need) and (read[op.result] > 1 or not by_tiles):
+            found += prod(extent.constant for extent in op.view.shape())
+        elif isinstance(op, task.Local) and (read[op.result] or not by_tiles):
+            found += prod(View(op.result).buffer_type.shape)
+    return 4 * found
 
 
 def attended_at_once(module: Module, family: task.Family) -> int:

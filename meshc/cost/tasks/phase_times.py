@@ -21,6 +21,7 @@ from operator import itemgetter
 from statistics import fmean
 from typing import Literal
 
+from meshc.analysis.cuda.blocks import WARPS
 from meshc.analysis.tasks.shares import share
 from meshc.cost.tasks.blocks import Memory, Ring, Run, Spent, Stay, Tile, Tiles, simulate
 from meshc.cost.tasks.stages import FamilyWork, LoopWork, Meeting, PhaseWork, Stage, TaskWork
@@ -162,6 +163,7 @@ def time_of_work(
     blocks = max((phase.blocks for phase in phases.values()), default=0) or device.cores
     families = [family for phase in phases.values() for family in phase.families]
     held = max((f.held for f in families if times.fits(f.held)), default=0)
+    held += _choosing_bytes(max((f.candidates for f in families), default=0))
     pieces = {piece for f in families for one in f.tasks for piece in one.pieces}
     ring = ring or times.ring(held, max(map(times.place, pieces), default=0))
     placed = {key: place(phase, times, blocks) for key, phase in phases.items()}
@@ -193,6 +195,14 @@ def time_of_work(
         device.inputs(),
         Followed(names, tuple(stays), apart),
     )
+
+
+def _choosing_bytes(candidates: int) -> int:
+    """Bytes that a block keeps of choices among so many experts: two lists of those that are
+    chosen, with what each warp has found, and the scores of a token and what is made of them."""
+    if not candidates:
+        return 0
+    return 8 * (1 + candidates + WARPS) + 16 * candidates
 
 
 Group = tuple[tuple[PhaseWork, ...], int, Meeting]

@@ -29,7 +29,7 @@ from meshc.analysis.tasks.tiles import (
     streamed_copy_bytes,
     streamed_tile_bytes,
 )
-from meshc.cost.tasks.attended import attended, attended_at_once, taken
+from meshc.cost.tasks.attended import attended, attended_at_once, attending_bytes, taken
 from meshc.cost.tasks.coded_blocks import FRAGMENT_ROWS, Coded, coded_of
 from meshc.cost.tasks.rounds import along, decided, repeated
 from meshc.cost.tasks.stages import (
@@ -489,8 +489,10 @@ class _Family:
     def held(self) -> int:
         """Bytes of a block's memory that its tasks take: left sides of products, as 16 bits and
         with up to four vectors what rounding left as well, so that products are those of f32, or
-        as digits, and sums of warps."""
+        as digits, and sums of warps; or what they attend in."""
         vectors, width = self.left()
+        if attending := attending_bytes(self.module, self.family):
+            return attending + SUMS_BYTES * vectors
         if self.streamed:
             return SUMS_BYTES // 2 * vectors
         columns = 2 * width * vectors * (2 if vectors <= 4 else 1)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import chain
 
 from meshc.analysis.cuda.blocks import FRAGMENT, WARPS
-from meshc.analysis.tasks.tiles import neighbours
+from meshc.analysis.tasks.tiles import group_attention_bytes, neighbours, query_values
 from meshc.backends.cuda.tasks.asking import Asking, waited_for
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.columns import hoisted
@@ -69,23 +69,24 @@ class GroupAttention:
     @property
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
-        shape, sums = self.shape, WARPS * min(self.shape.queries, SET)
-        joined = ("JOINED", 4 * sums * shape.lanes, "attention sums of the warps")
+        shape, several = self.shape, self.tiles.neighbours
+        given = shape.queries, shape.lanes, several.passes, several.together
+        sizes = group_attention_bytes(*given)
+        joined = ("JOINED", sizes["JOINED"], "attention sums of the warps")
         fresh = ("FRESH", 4 * shape.new * shape.lanes, "new keys, then values")
         if self.coded:
             fresh = ("NEW_ROWS", 2 * self._new_bytes, "new keys, then values, coded")
         return [
             *([] if self._joins_in_locals else [joined]),
-            ("STATISTICS", 8 * sums, "their highest scores and weights"),
-            ("ASKED", self.tiles.neighbours.passes * 2 * self._fragments, "queries as fragments"),
+            ("STATISTICS", sizes["STATISTICS"], "their highest scores and weights"),
+            ("ASKED", sizes["ASKED"], "queries as fragments"),
             *([fresh] if shape.new > 1 else []),
         ]
 
     @property
     def _fragments(self) -> int:
         """Values of the queries that products take together, as fragments."""
-        queries = self.tiles.neighbours.together * self.shape.queries
-        return -(-queries // SET) * FRAGMENT * self.shape.lanes
+        return query_values(self.tiles.neighbours.together * self.shape.queries, self.shape.lanes)
 
     def attend_at_once(self) -> None:
         """Let a block attend at once for tokens of a batch that stand one behind the other in their
