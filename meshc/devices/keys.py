@@ -145,7 +145,7 @@ STEPS = (
     _time("kernel_ns", "from the last block's end in a kernel until those of the next one begin"),
     _time("ready_ns", "from what a phase needs to its first product"),
     Key("prepare_ns", "number", "ns/KiB", "more of it for each KiB that it needs", 0, 10**6),
-    _time("choice_ns", "gates of a token, for each expert among which they are chosen"),
+    Key("choice_ns", "points", "ns", "gates of a token, by how many experts they are of"),
     _time("streamed_copy_ns", "a copy of rows with vectors beside them, besides that of its tile"),
     Key("decoding_cycles", "number", "cycles", "an instruction that decodes codes", 1, 100),
     Key("product_tile_ns", "points", "ns", "a tile's product, by columns of 16 bits"),

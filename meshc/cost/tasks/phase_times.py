@@ -277,14 +277,14 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
     tiles: list[Tiles] = []
     read: list[float] = []
     first: list[float] = []
-    candidates = 0
+    choosing = 0.0
     for block in range(blocks):
         mine = dealt[block] if block < len(dealt) else []
         alike: dict[str, int] = {}
         size = 0
         for family, works in mine:
             size += sum(work.own for work in works if not work.multiplies)
-            candidates = max(candidates, len(works) * family.candidates)
+            choosing = max(choosing, len(works) * times.choosing(family.candidates))
             fits, read_alike = waited[id(family)]
             if fits:
                 alike |= read_alike
@@ -293,7 +293,7 @@ def shared_evenly(phase: PhaseWork, times: TileTimes, blocks: int) -> Run:
         tiles.append(tiles_of(mine))
         read.append(size + sum(alike.values()))
         first.append(times.first_piece(sum(mine[0][0].copied.values())) if mine else 0.0)
-    ready = times.ready(max(read), any(tiles)) + times.choosing(candidates)
+    ready = times.ready(max(read), any(tiles)) + choosing
     at_once: float = min((family.at_once for family in phase.families), default=1)
     if any(first):  # which no thread asks for
         read, at_once = [own + piece for own, piece in zip(read, first, strict=True)], inf

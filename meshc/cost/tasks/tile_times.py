@@ -181,8 +181,9 @@ class TileTimes:
         return self.device.real("ready_ns") * NS if brings else 0.0
 
     def choosing(self, candidates: int) -> float:
-        """Seconds in which a block makes gates of the scores of so many, of all its tokens."""
-        return self.device.real("choice_ns") * candidates * NS if candidates else 0.0
+        """Seconds in which a block makes gates of the scores of so many experts, and all blocks
+        find those that are chosen."""
+        return _at(self._points("choice_ns"), candidates) * NS if candidates else 0.0
 
     def copying(self, size: float) -> float:
         """Seconds in which copies bring a block so many bytes out of L2, and all others as many."""
