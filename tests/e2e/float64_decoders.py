@@ -420,26 +420,15 @@ class Decoder:
 @dataclass
 class Left:
     """Left sides of products as kernels have them: of a few requests as they are, of more
-    rounded, one in eight of them the ``other_way``, or behind the ``noise`` of sums in f32, by
-    which those in the middle of two numbers become either. What it was asked of has the ``nearest``
-    choice of experts: how far the scores of one that was chosen and of one that was not are apart,
-    as a part of the largest score."""
+    rounded. What it was asked of has the ``nearest`` choice of experts: how far the scores of one
+    that was chosen and of one that was not are apart, as a part of the largest score."""
 
     dtype: str
     requests: int
-    other_way: np.random.Generator | None = None
-    noise: np.random.Generator | None = None
     nearest: float = float("inf")
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        if self.requests <= _MOST_EXACT:
-            return x
-        if self.noise is not None:
-            x = x * (1 + 2.0**-22 * self.noise.standard_normal(x.shape))
-        near, far = self.both(x)
-        if self.other_way is None:
-            return near
-        return np.where(self.other_way.random(x.shape) < 1 / 8, far, near)
+        return x if self.requests <= _MOST_EXACT else rounded(x, self.dtype)
 
     def both(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What ``x`` is rounded to, and what lies on its other side."""

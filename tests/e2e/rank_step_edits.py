@@ -88,7 +88,7 @@ EDITS = {
     # numbers, by little
     "what another rank gives is rounded": ("words", STEP, "(o_sum + came[1])", "(o_sum + mc::widen(mc::narrow<T>(came[1])))"),
     "what another rank gives is a little more": ("words", STEP, "(y_sum + came[1])", "(y_sum + 1.0001220703125f * came[1])"),
-    "what another rank gives of many requests is more by 1/128": ("columns", STEP, "(o_sum + o_of_ranks[", "(o_sum + 1.0078125f * o_of_ranks["),
+    "what another rank gives of many requests is a little more": ("columns", STEP, "(o_sum + o_of_ranks[", "(o_sum + 1.0001220703125f * o_of_ranks["),
     "keys are a quarter of a place less": ("words", STEP, "mc::narrow<T>(came[0])", "mc::narrow<T>(0.999755859375f * came[0])"),
     "values are a quarter of a place less": ("words", STEP, "mc::narrow<T>(came[1])", "mc::narrow<T>(0.999755859375f * came[1])"),
 }  # fmt: skip

@@ -4,9 +4,9 @@ steps, prompts of up to 97 tokens, mixed launches, one GPU and two."""
 import numpy as np
 import pytest
 from drawn_runs import RunJudge, decoded_too, drawn_run
-from float64_decoders import Left
 from reduced import only
 from task_steps import mode_of
+from turned_sides import Turned
 
 from meshc.backends.cuda.executor import CXX, QUICK, WATCHED
 from meshc.support.diagnostics import MeshcError
@@ -50,10 +50,10 @@ def test_a_run_of_its_own_kind_agrees_with_float64(seed, tmp_path):
     check(seed, tmp_path)
 
 
-def test_noise_moves_what_is_in_the_middle_of_two_numbers_and_nothing_else():
-    values = np.array([1 + 2.0**-11, 1 + 3 * 2.0**-13, 1 + 5 * 2.0**-13])
-    found = [Left("f16", 5, noise=np.random.default_rng(n))(values) for n in range(16)]
-    assert {*map(tuple, found)} == {(middle, 1.0, 1 + 2.0**-10) for middle in (1.0, 1 + 2.0**-10)}
+def test_what_is_in_the_middle_of_two_numbers_is_turned_and_nothing_else():
+    values = np.array([[1 + 2.0**-11, 1 + 3 * 2.0**-13, 1 + 5 * 2.0**-13]])
+    found = [Turned("f16", 5, turned={n}, noise=2.0**-16)(values).tolist() for n in range(2)]
+    assert found == [[[middle, 1.0, 1 + 2.0**-10]] for middle in (1 + 2.0**-10, 1.0)]
 
 
 @pytest.mark.parametrize("seed", only(range(1000, 1300), *IN_CI))
