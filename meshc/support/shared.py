@@ -36,10 +36,11 @@ def hashed_once(cls: _C) -> _C:
     work_out = cast(Callable[[Any], int], cls.__hash__)
 
     def hash_of(self: Any) -> int:
-        known: dict[str, Any] = self.__dict__
-        if _HASH not in known:
-            known[_HASH] = work_out(self)
-        found: int = known[_HASH]
+        found: int
+        try:
+            found = self._hash
+        except AttributeError:  # asked the first time
+            found = self.__dict__[_HASH] = work_out(self)
         return found
 
     def state_of(self: Any) -> dict[str, Any]:

@@ -70,6 +70,8 @@ def _faults(
     own, theirs = version.of(need.elements[0]), other.of(over.elements[0])
     same = reader.touched & writer.touched & same_requests(reader, writer)
     same = same & Cond.eq((own - theirs) % kept, 0) & Cond.ne(own, theirs)
+    if same.is_false:
+        return
     between, hidden = met(reader, writer, found)
     safe_behind = behind(writer, reader) & (between | same_block(reader, writer))
     for give in gives:

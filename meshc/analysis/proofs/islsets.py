@@ -8,10 +8,10 @@ from typing import Any
 
 import islpy
 
-from meshc.ir.affine import Call, Cond, Expr, Mod, Var
+from meshc.ir.affine import Call, Cond, Constraint, Expr, Mod, Var
 
-SETS = 512
-"""How many sets are kept, those asked for last."""
+SETS, CONSTRAINTS = 512, 4096
+"""How many sets of conditions are kept, and of single constraints, those asked for last."""
 
 _IN = islpy.dim_type.in_
 
@@ -21,17 +21,23 @@ def set_of(dims: tuple[str, ...], cond: Cond) -> Any:
     """The points over ``dims`` where ``cond`` holds, which calls no functions. isl never changes a
     set, so questions about the same guards share it."""
     space = islpy.Space.set_alloc(islpy.DEFAULT_CONTEXT, 0, len(dims))
-    zero = islpy.Aff.zero_on_domain(islpy.LocalSpace.from_space(space))
-    places = {name: place for place, name in enumerate(dims)}
     found = islpy.Set.empty(space)
     for clause in cond.clauses:
         points = islpy.BasicSet.universe(space)
         for constraint in clause:
-            value = _value(constraint.expr, zero, places)
-            equal = constraint.relation == "="
-            points = points.intersect(value.zero_basic_set() if equal else value.ge_basic_set(zero))
+            points = points.intersect(_points_of(dims, constraint))
         found = found.union(islpy.Set.from_basic_set(points))
     return found
+
+
+@lru_cache(CONSTRAINTS)
+def _points_of(dims: tuple[str, ...], constraint: Constraint) -> Any:
+    """The points over ``dims`` where a single constraint holds, such as a bound of many guards."""
+    space = islpy.Space.set_alloc(islpy.DEFAULT_CONTEXT, 0, len(dims))
+    zero = islpy.Aff.zero_on_domain(islpy.LocalSpace.from_space(space))
+    value = _value(constraint.expr, zero, {name: place for place, name in enumerate(dims)})
+    equal = constraint.relation == "="
+    return value.zero_basic_set() if equal else value.ge_basic_set(zero)
 
 
 def _value(expr: Expr, zero: Any, places: Mapping[str, int]) -> Any:

@@ -31,6 +31,7 @@ from meshc.ir.core import Block, Op
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
 from meshc.ir.ranks import RANK
+from meshc.support.shared import shared
 
 MEETING = "meeting."
 """What the names of a meeting begin with."""
@@ -41,6 +42,7 @@ def behind(first: At, second: At) -> Cond:
     return _behind(first.access.path, second.access.path, first.prefix, second.prefix)
 
 
+@shared
 def _behind(first: Path, second: Path, one: str, other: str) -> Cond:
     (here, loop), (there, _) = first[0], second[0]
     if here != there:
@@ -318,15 +320,15 @@ def lies_between(first: At, second: At, meeting: Meeting) -> Cond:
     that of the second, for some values of its names."""
     begin = meeting.since or meeting
     later = _behind(begin.path, first.access.path, MEETING, first.prefix)
-    names = {name: Expr.var(MEETING + name) for name in meeting.names}
-    later = later.substitute(
-        {MEETING + name: round.substitute(names) for name, round in meeting.rounds.items()}
-    )
     if later.is_false:
         return later
     sooner = _behind(second.access.path, meeting.path, second.prefix, MEETING)
     if sooner.is_false:
         return sooner
+    names = {name: Expr.var(MEETING + name) for name in meeting.names}
+    later = later.substitute(
+        {MEETING + name: round.substitute(names) for name, round in meeting.rounds.items()}
+    )
     return meeting.known.substitute(names) & later & sooner
 
 
