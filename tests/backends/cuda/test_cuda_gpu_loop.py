@@ -21,7 +21,7 @@ pytestmark = [
 ]
 
 PROMPTS = [[17, 3, 199], [42]]
-COUNT, MOST_MICROSECONDS = 9, 20
+COUNT, MOST_MICROSECONDS = 6, 20
 
 
 @pytest.fixture(scope="module")
