@@ -169,7 +169,6 @@ def test_emitted_csl_gives_these_tokens_or_is_refused(
     assert json.loads(capsys.readouterr().out)["tokens"] == wanted["tokens"][:4]
 
 
-@pytest.mark.every_case
 @pytest.mark.parametrize("folder", FOLDERS, ids=name_of)
 def test_cuda_takes_all_sizes(folder: Path) -> None:
     """They are made of tasks; what these compute is judged by families (docs/families.md), and by
