@@ -1,12 +1,13 @@
-"""Instructions of a warp that attends statement by statement.
+"""Instructions of a warp that attends statement by statement, or to latents for several tokens.
 
     python benchmarks/attention_instructions.py
 
 Steps of two layers whose heads are none of those that tensor cores attend to are compiled, and the
 instructions of the loop over tiles of cached tokens are counted in machine code: of a product of
-scores, of one of sums, and of all that stands beside the loops over these.
-``cost/tasks/attended.py`` has what the event model makes of that. Needs NVRTC or nvcc, and
-nvdisasm.
+scores, of one of sums, and of all that stands beside the loops over these. Then those of a tile of
+latents, for one token of 16 heads and for two.
+``cost/tasks/attended.py`` and ``cost/tasks/tile_times.py`` have what the event model makes of that.
+Needs NVRTC or nvcc, and nvdisasm.
 """
 
 from __future__ import annotations
@@ -32,6 +33,32 @@ CASES = {
     "heads of 320 lanes, in chunks that are exchanged": (320, "model"),
     "heads of 72 lanes, floats of eight bits": (72, "fp8_e4m3"),
 }
+_LATENTS = """#include "mc.cuh"
+typedef mc::{dtype} T;
+extern "C" __global__ void __launch_bounds__(288, 1)
+    latents(const float* from, float* to, int tiles, int pos) {{
+    unsigned char* arena = mc::arena();
+    mc::Ring<6> ring(arena, arena + 1024, 18432);
+    const int me = mc::thread();
+    typedef mc::TileAttention<T, 16 * {tokens}, 576, 512, 16, 8, 576, true> Tiles;
+    T* const asked = (T*)(arena + 116000);
+    const T* const fresh = (const T*)(arena + 190000);
+    Tiles::put_lanes<0, 576>(asked, from, 576, me);
+    Tiles attended(asked, arena + 196000, me, 1);
+    #pragma unroll 1
+    for (int n = 0; n < tiles; n++) {{
+        const T* const rows = (const T*)ring.ready(n);
+        const auto seen = [=](int query, int position) {{ return position < pos + query / 16; }};
+        const mc::NewRows<T, 576> placed{{fresh, fresh, pos}};
+        attended.add(rows, rows, n * 128, min(16, pos - n * 128), 0.1f, seen, placed);
+        ring.release(n);
+    }}
+    attended.finish(to, to + 65536, to + 66000);
+}}
+MC_EXPORT(latents)
+"""
+STEPS_OF_PART = 5
+"""Turns of the loop over lanes of keys that a warp has for a tile at the most."""
 LEAST_MEETINGS, LEAST_PRODUCTS = 10, 4
 """Of a loop over tiles, and of those over products in it; others have fewer."""
 
@@ -69,6 +96,16 @@ def counted(lanes: int, kept: str = "model", dtype: str = "f16") -> Count:
     return Count(score, added, len(tile) - sum(map(len, leaves)))
 
 
+def counted_latents(tokens: int, dtype: str = "f16") -> int:
+    """Those of a warp for a tile of latents, for so many tokens. Raises as :func:`counted`."""
+    code = disassemble(compile_cubin(_LATENTS.format(dtype=dtype, tokens=tokens)))
+    loops = [*loops_of(code)]
+    tile = max((one for one in loops if _count(one, "BAR.SYNC")), key=len)
+    inside = [one for one in _inside(tile, loops) if _count(one, "HMMA")]
+    scores = max(inside, key=len)
+    return len(tile) + (STEPS_OF_PART - 1) * len(scores)
+
+
 def _inside(loop: dict[int, str], loops: list[dict[int, str]]) -> list[dict[int, str]]:
     return [one for one in loops if one.keys() < loop.keys()]
 
@@ -89,6 +126,9 @@ def main() -> None:
             one = counted(*given, dtype)
             rows.append([words, dtype, f"{one.score:.1f}", f"{one.sum:.1f}", str(one.rest)])
     print(table(["caches", "type", "a score", "a sum", "besides"], rows))
+    for dtype in ("f16", "bf16"):
+        first, both = (counted_latents(tokens, dtype) for tokens in (1, 2))
+        print(f"a tile of latents, {dtype}: {first}, for two tokens {both}")
 
 
 if __name__ == "__main__":

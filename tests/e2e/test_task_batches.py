@@ -17,6 +17,8 @@ from test_task_drafts import FAMILIES, NO_TOKEN, Steps
 import meshc
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
 from meshc.backends.cuda.tasks import streamed_products
+from meshc.devices import device
+from meshc.passes.task.expand import split_token
 from meshc.support.diagnostics import MeshcError
 
 pytestmark = pytest.mark.skipif(CXX.path() is None, reason="there is no C++ compiler")
@@ -127,6 +129,18 @@ def llama():
 @pytest.fixture(scope="module")
 def latents():
     return Case("tiny_cuda/deepseek-4h")
+
+
+@pytest.fixture(scope="module")
+def neighbours():
+    """Latents that blocks attend to for up to eight tokens at once, in three tasks each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(split_token, "WORTH_SPLITTING", 0)
+        return Case("tiny_cuda/deepseek-4h", device=h200(12))
+
+
+def h200(cores):
+    return device("h200").with_numbers(cores=cores)
 
 
 @pytest.mark.parametrize(
@@ -313,3 +327,58 @@ LATENT_EDITS = {
 @pytest.mark.parametrize("name", LATENT_EDITS)
 def test_edits_of_latents_are_noticed(latents, name):
     check_edit(latents, *LATENT_EDITS[name])
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [pytest.param(plan, marks=[pytest.mark.slow] * (plan is not PLANS[0])) for plan in PLANS],
+    ids=["mixed", "other", "alone"],
+)
+def test_neighbours_attend_to_latents_at_once(neighbours, plan):
+    assert "mc::Neighbours<8> neighbours" in neighbours.step.texts[STEP]
+    neighbours.check(plan)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("toolchain", [QUICK, WATCHED], ids=["quick", "watched"])
+def test_all_schedules_of_neighbours_give_the_same_bits(neighbours, toolchain):
+    chosen = [Mode("random", True, 5), Mode("random", False, 6)]
+    for mode in chosen if toolchain is WATCHED else modes():
+        neighbours.check(PLANS[0], None, mode, toolchain)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "model", ["tiny_cuda/deepseek-2h-yarn-bf16", "tiny_cuda/deepseek-4h-low-rank"]
+)
+def test_neighbours_of_other_latents(model):
+    case = Case(model, device=h200(3))
+    assert "neighbours.count()" in case.step.texts[STEP]
+    for plan in PLANS:
+        case.check(plan)
+
+
+NEIGHBOUR_EDITS = {
+    "the last run is left out": (STEP, "3 * neighbours.count()", "3 * neighbours.count() - 3"),
+    "tiles of the first neighbour": (STEP, "b = neighbours.last(", "b = neighbours.first("),
+    "queries of the first neighbour": (STEP, "(past)), 8 * nth);", "(past)), 0);"),
+    "rows of the last neighbour are kept": (STEP, "i / 32 >= before && ", "i / 32 >= ahead && "),
+    "every neighbour has the first's row": (STEP, "add(fresh + 48 * ahead, fresh + 48 * ahead,", "add(fresh + 48 * before, fresh + 48 * before,"),
+    "own rows are all neighbours'": (STEP, "return query / 8 == nth;", "return true;"),
+    "every split has the new token": (STEP, "if (47 >= ahead + pos && s == (ahead + pos) / 16 % 3) attended", "if (47 >= ahead + pos) attended"),
+    "all see what the last one does": (STEP, "return nth <= rest && position < ahead + pos;", "return nth <= rest;"),
+    "a token sees itself twice": (STEP, "position < ahead + pos;", "position <= ahead + pos;"),
+    "all see what the first one does": (STEP, "const int nth = query / 8, ahead = before + nth;", "const int nth = query / 8, ahead = before;"),
+    "new rows begin one too late": (STEP, "{fresh, fresh, pos}", "{fresh, fresh, pos + 1}"),
+    "records of the first neighbour": (STEP, "sums[256 * nth + i]", "sums[i]"),
+    "weights of the first neighbour": (STEP, "statistics[64 + 8 * nth + me]", "statistics[64 + me]"),
+    "highest scores of the first": (STEP, "statistics[8 * nth + me]", "statistics[me]"),
+    "one record for all": (STEP, "nth <= rest; nth++) {\n                    const int b = front + nth;\n                    float* const record", "nth < 1; nth++) {\n                    const int b = front + nth;\n                    float* const record"),
+    "eights of the first token": (TILES, "begin / 8 + i / 8 / (LANES / 8)", "i / 8 / (LANES / 8)"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NEIGHBOUR_EDITS)
+def test_edits_of_neighbours_are_noticed(neighbours, name):
+    check_edit(neighbours, *NEIGHBOUR_EDITS[name])

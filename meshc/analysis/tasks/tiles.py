@@ -27,6 +27,11 @@ MOST_VECTORS = 16
 MOST_NEIGHBOURS, NEIGHBOUR_LANES = 8, 256
 """Tokens of a batch, one behind the other in their request, for which a block attends at once, and
 lanes of heads whose sums a thread has in registers, of as many queries as a product takes."""
+LATENT_SUMS = 32 * 512
+"""Sums of latents that the registers of a block hold, of all queries for which it attends."""
+LATENT_NEIGHBOUR = 0.22
+"""What attention over latents takes more for a further token that attends to the same tiles, of
+what one takes: instructions of a warp, counted in machine code (docs/step-times.md)."""
 DIGITS, COLUMNS, LONG_GROUP = 4, 8, 128
 """Digits of eight bits that a vector has where codes are multiplied as whole numbers; columns that
 a product has for them; and of how many codes a scale is at least where that is done for vectors
@@ -62,6 +67,17 @@ def neighbours(tokens: int, heads: int, lanes: int) -> tuple[int, int]:
     passes = max(min(NEIGHBOUR_LANES // lanes, MOST_NEIGHBOURS // together), 1)
     passes = min(passes, -(-tokens // together))
     return together * passes, together
+
+
+def padded_heads(heads: int) -> int:
+    """Rows of fragments that so many query heads of a token take over latents."""
+    return -(-heads // 8) * 8
+
+
+def latent_neighbours(tokens: int, heads: int, lanes: int) -> int:
+    """The same of latents of so many ``lanes``, which products take all together."""
+    most = LATENT_SUMS // (padded_heads(heads) * lanes)
+    return max(min(most, MOST_NEIGHBOURS, tokens), 1)
 
 
 def attended_by_tiles(queries: int, lanes: Sequence[int], values: int, tokens: int) -> bool:

@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from math import prod
 
 from meshc.analysis.cuda.blocks import FRAGMENT, WARPS, tile_query_bytes, tile_work_bytes
-from meshc.analysis.tasks.tiles import attended_by_tiles, group_attention_bytes, neighbours
+from meshc.analysis.tasks.tiles import (
+    attended_by_tiles,
+    group_attention_bytes,
+    latent_neighbours,
+    neighbours,
+)
 from meshc.ir.batch import most_of_request
 from meshc.ir.module import Module
 from meshc.ir.ops import task, tile
@@ -49,6 +54,11 @@ class Attended:
         """Whether tensor cores do it."""
         sizes = self.queries, self.lanes, self.values, self.tokens
         return bool(self.lanes and self.values) and attended_by_tiles(*sizes)
+
+    @property
+    def of_latents(self) -> bool:
+        """Whether values are lanes of the keys."""
+        return len(self.lanes) > 1
 
     def issued(self, of_floats: bool) -> float:
         """Instructions of warps for a tile, statement by statement: of those that schedulers have
@@ -134,10 +144,13 @@ def attended_at_once(module: Module, family: task.Family) -> int:
 
 def _at_once(module: Module, family: task.Family) -> int:
     found = attended(family)
-    if found is None or not found.by_tiles or len(found.lanes) > 1:
+    if found is None or not found.by_tiles:
         return 0
-    most, _ = neighbours(most_of_request(module), found.queries, found.values)
-    return most
+    given = most_of_request(module), found.queries, found.values
+    if not found.of_latents:
+        return neighbours(*given)[0]
+    few = prod(family.sizes) <= module.the_device().cores
+    return 1 if few else latent_neighbours(*given)
 
 
 def taken(family: task.Family, stream: Value) -> int:

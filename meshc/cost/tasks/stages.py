@@ -27,8 +27,9 @@ class Piece:
     ``coded``, block by block, or of rows ``of_floats`` of eight bits. With each byte come so many
     of ``vectors``, which others gave, in copies of ``copied`` bytes of what is brought, in tiles of
     ``place`` bytes, these among them. Of tiles of cached tokens so many are ``looked_up`` together,
-    and so many ``tokens`` of a batch attend to each, one after the other; where that is done
-    statement by statement, warps have so many instructions ``issued`` for each byte."""
+    and so many ``tokens`` of a batch attend to each, one after the other or, of latents,
+    ``together``; where that is done statement by statement, warps have so many instructions
+    ``issued`` for each byte."""
 
     bytes: int
     kind: Kind = "copy"
@@ -42,6 +43,7 @@ class Piece:
     looked_up: int = 1
     tokens: int = 1
     issued: float = 0.0
+    together: bool = False
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from meshc.analysis.tasks.tiles import (
     ATTENDED_QUERIES,
     COLUMNS,
     DIGITS,
+    LATENT_NEIGHBOUR,
     PIECE_BYTES,
     coded_tile_bytes,
     side_by_side,
@@ -247,8 +248,9 @@ class TileTimes:
         )
 
     def size(self, piece: Piece) -> int:
-        """Bytes of a tile of ``piece``: whole blocks of codes, rows of floats with their scales."""
-        if piece.of_floats:
+        """Bytes of a tile of ``piece``: whole blocks of codes, all rows of a run of tokens, floats
+        with their scales."""
+        if piece.kind == "attention":
             return max(self.tile, piece.bytes)
         if piece.coded is None:
             return self.tile
@@ -282,9 +284,14 @@ class TileTimes:
         if piece.kind == "attention" and piece.issued:
             return self.size(piece) * piece.issued / self._issued_per_second
         if piece.kind == "attention":
-            passes = -(-piece.tokens * piece.rows // ATTENDED_QUERIES)
+            at_once = 1 if piece.together else piece.tokens
+            passes = float(-(-at_once * piece.rows // ATTENDED_QUERIES))
+            if piece.together:
+                passes *= 1 + LATENT_NEIGHBOUR * (piece.tokens - 1)
             whole = passes * self.device.real("attention_tile_ns") * NS
-            return self.of_floats(self.size(piece), whole) if piece.of_floats else whole
+            if piece.of_floats:
+                return self.of_floats(self.size(piece), whole)
+            return whole * self.size(piece) / self.tile
         return 0.0
 
     def of_floats(self, size: int, whole: float) -> float:

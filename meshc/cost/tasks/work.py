@@ -435,9 +435,15 @@ class _Family:
             if read.below is not None:
                 page = int(self.module.option(CACHE_PAGE, USUAL_PAGE))
                 together = looked_up_together(along(read.view, read.dim)[1], page)
-            issued = self.by_statements(of_floats)
+            found = attended(self.family)
             return Piece(
-                0, "attention", many, of_floats=of_floats, looked_up=together, issued=issued
+                0,
+                "attention",
+                many,
+                of_floats=of_floats,
+                looked_up=together,
+                issued=self.by_statements(of_floats),
+                together=found is not None and found.of_latents,
             )
         filled = min(1.0, self.multiplied() / FRAGMENT_ROWS)
         coded = coded_of(self.module, self.family, stream)

@@ -37,6 +37,7 @@ inline u32 warp() { return thread() / WARP; }
 inline u32 threads() { return machine.launch.threads; }
 inline u32 block() { return here().index; }
 inline u32 blocks() { return machine.launch.blocks; }
+inline int renewed(int v) { return v; }
 inline u32 cluster_rank() { return here().rank; }
 inline u32 cluster_size() { return machine.launch.cluster; }
 inline u32 cluster_index() { return here().index / machine.launch.cluster; }

@@ -40,6 +40,13 @@ MC_INLINE u32 threads() { return blockDim.x; }
 MC_INLINE u32 block() { return blockIdx.x; }
 MC_INLINE u32 blocks() { return gridDim.x; }
 
+// The number ``v`` of a thread as one of which nothing is known: what was computed of it stays in no register for what
+// follows, through a loop that needs them all.
+MC_INLINE int renewed(int v) {
+    asm volatile("" : "+r"(v));
+    return v;
+}
+
 MC_INLINE u32 cluster_rank() {
     u32 rank;
     asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));

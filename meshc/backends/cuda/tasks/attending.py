@@ -40,13 +40,19 @@ class Attention:
         if self.routine is not None:
             record = self.tiles.record.view.buffer
             self.storage.doubling |= {record} if self.storage.role(record) == "" else set()
-        if self.alone and isinstance(self.routine, GroupAttention):
+        if self.alone and self.routine is not None:
             self.routine.attend_at_once()
 
     @property
     def neighbours(self) -> Neighbours:
         """Tokens whose tasks are computed at once."""
         return self.tiles.neighbours
+
+    @property
+    def renews(self) -> bool:
+        """Whether threads renew their number behind loops that need nearly all of a thread's
+        registers."""
+        return isinstance(self.routine, LatentAttention) and self.neighbours.most > 1
 
     def _routine(self) -> GroupAttention | LatentAttention | None:
         """What the library has for it, if anything."""

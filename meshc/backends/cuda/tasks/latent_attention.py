@@ -5,20 +5,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from meshc.analysis.cuda.blocks import tile_query_bytes, tile_work_bytes
-from meshc.analysis.tasks.tiles import attended_by_tiles
+from meshc.analysis.tasks.tiles import attended_by_tiles, latent_neighbours, padded_heads
 from meshc.backends.cuda.tasks.cached_tiles import ZERO, CachedTiles
 from meshc.backends.cuda.tasks.caches import with_new
 from meshc.backends.cuda.tasks.columns import aligned, hoisted, rounded
+from meshc.backends.cuda.tasks.families import NOT_UNROLLED
 from meshc.backends.cuda.tasks.library_attention import SCORES, changed_scores
 from meshc.backends.cuda.tasks.matrix_places import base
+from meshc.backends.cuda.tasks.neighbours import BEFORE
 from meshc.backends.cuda.tasks.new_rows import NewRows
 from meshc.backends.cuda.tasks.spelling import unflattened
 from meshc.backends.cuda.tasks.statements import SYNC, Locals, Text
 from meshc.backends.cuda.tasks.values import constant, extents, taken_rows
 from meshc.ir.affine import Expr
-from meshc.ir.batch import POSITION
+from meshc.ir.batch import AHEAD, POSITION
 from meshc.ir.core import Op
 from meshc.ir.ops import tile
 from meshc.ir.values import Value
@@ -112,27 +115,57 @@ class LatentAttention:
         self.tiles.values.taken = taken_rows(self.tiles.family.ops)
         self.new_rows = NewRows(self.tiles, self.shape.new, self.shape.own)
 
+    def attend_at_once(self) -> None:
+        """Let a block attend at once for tokens of a batch that stand one behind the other in their
+        request, unless that leaves blocks without tasks."""
+        shape, several = self.shape, self.tiles.neighbours
+        tasks, device = prod(several.family.sizes.values()), several.storage.module.the_device()
+        if self.new_rows.some and tasks > device.cores:
+            found = latent_neighbours(shape.new, shape.heads, shape.lanes)
+            several.most = several.together = found
+
+    @property
+    def _several(self) -> bool:
+        """Whether it is that of several tokens."""
+        return self.tiles.neighbours.most > 1
+
+    @property
+    def _of_token(self) -> int:
+        """Queries of a token, of several filled up."""
+        return padded_heads(self.shape.heads) if self._several else self.shape.heads
+
+    @property
+    def _queries(self) -> int:
+        """Those of all that are attended for at once."""
+        return self.tiles.neighbours.most * self._of_token
+
     @property
     def parts(self) -> list[tuple[str, int, str]]:
         """What it works in: name, bytes and note."""
         shape = self.shape
-        given = shape.heads, shape.row
+        given = self._queries, shape.row
         return [
             ("ASKED", tile_query_bytes(*given, twice=True), "queries as fragments, then sums"),
             ("WORK", tile_work_bytes(*given, shape.tokens, twice=True), "scores and weights"),
-            ("STATISTICS", 8 * shape.heads, "highest scores and weights"),
+            ("STATISTICS", 8 * self._queries, "highest scores and weights"),
         ]
 
     def compute(self, text: Text) -> None:
-        """Write what the workers do: a task."""
+        """Write what the workers do: a task, or those of neighbouring tokens."""
         shape, tiles = self.shape, self.tiles
         values, row = tiles.values, shape.row
         values.arrays.clear()
         self.locals.restart()
         self.locals.place(shape.new * row // 2)  # the new rows come first
-        sizes = f"{shape.heads}, {row}, {shape.lanes}, {shape.tokens}"
+        sizes = f"{self._queries}, {row}, {shape.lanes}, {shape.tokens}"
         kind = f"mc::TileAttention<T, {sizes}, WARPS, {row}, true>"
-        self._put_queries(text, kind)
+        if self._several:
+            with tiles.neighbours.each_token(text):
+                self._put_queries(text, kind)
+        else:
+            self._put_queries(text, kind)
+        if row % 32:
+            text.add(f"{kind}::put_zeros(asked, me);")
         text.add("T* const fresh = (T*)locals;")
         own, owner = shape.own, tiles.has_token()
         # Where new tokens stand among the cached ones each task has them.
@@ -144,7 +177,8 @@ class LatentAttention:
                 values.all_there = True
                 self._put_fresh(text, view, sum(n for _, n in shape.queries[:number]))
         attended = tiles.storage.taken.fresh("attended")
-        add, given = f"{attended}.add", f"{constant(shape.factor)}, [](int, int) {{ return true; }}"
+        add, factor = f"{attended}.add", constant(shape.factor)
+        given = f"{factor}, [](int, int) {{ return true; }}"
         text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
         first, limit = POSITION, POSITION
         count, rows = values.spelled(shape.position - Expr.var(POSITION) + 1), "fresh"
@@ -152,7 +186,11 @@ class LatentAttention:
             first = limit = values.spelled(shape.position)
             count, rows = "1", f"fresh + {values.spelled(own * row)}"
         there = f"if ({owner}) " if owner else ""
-        text.add(f"{there}{add}({rows}, {rows}, {first}, {count}, {given});")
+        if self._several:
+            self._start_neighbours(text, f"{there}{add}({rows}, {rows}, {first}, 1, {factor}")
+            given = f"{factor}, seen"
+        else:
+            text.add(f"{there}{add}({rows}, {rows}, {first}, {count}, {given});")
         if own is not None:
             given += f", mc::NewRows<T, {row}>{{fresh, fresh, {POSITION}}}"
         with tiles.rounds(text, release=True):
@@ -165,16 +203,32 @@ class LatentAttention:
             )
         self._leave(text, attended)
 
+    def _start_neighbours(self, text: Text, add: str) -> None:
+        """What neighbouring tokens begin with, each itself, and which tokens of tiles they see; of
+        the one that is ``ahead`` its own row is ``add``."""
+        values, of_token = self.tiles.values, self._of_token
+        text.add(NOT_UNROLLED)
+        with text.within("for (int nth = 0; nth <= rest; nth++) {"):
+            text.add(f"const int {AHEAD} = {BEFORE} + nth;")
+            text.add(f"{add}, [=](int query, int) {{ return query / {of_token} == nth; }});")
+        with text.within("const auto seen = [=](int query, int position) {", "};"):
+            text.add(
+                f"const int nth = query / {of_token}, {AHEAD} = {BEFORE} + nth;",
+                f"return nth <= rest && position < {values.spelled(self.shape.position)};",
+            )
+
     def _put_queries(self, text: Text, kind: str) -> None:
         first, values = 0, self.tiles.values
         for query, lanes in self.shape.queries:
             found = aligned(values, View(query), 8)
             assert found is not None
-            given = f"asked, {found[0]}, {lanes}, me{values.words(query)}"
-            text.add(f"{kind}::put_lanes<{first}, {lanes}>({given});")
+            given, kept = f"asked, {found[0]}, {lanes}, me", f"{first}, {lanes}"
+            words = values.words(query)
+            if self._several:
+                kept, words = f"{kept}, {self.shape.heads}", words or ", mc::Plain()"
+                words += f", {self._of_token} * nth"
+            text.add(f"{kind}::put_lanes<{kept}>({given}{words});")
             first += lanes
-        if first % 32:
-            text.add(f"{kind}::put_zeros(asked, me);")
 
     def _put_fresh(self, text: Text, view: View, first: int) -> None:
         """Lanes of the new tokens, into the rows of tasks that fold them and into the cache."""
@@ -198,6 +252,26 @@ class LatentAttention:
             )
 
     def _leave(self, text: Text, attended: str) -> None:
+        if self._several:
+            text.add("me = mc::renewed(me);")
+        text.add(
+            "float* const sums = (float*)asked;",
+            f"{attended}.finish(sums, statistics, statistics + {self._queries});",
+        )
+        if not self._several:
+            self._leave_token(text, "", "me")
+            text.add(SYNC)
+            return
+        with self.tiles.neighbours.each_token(text):
+            of_token = self._of_token
+            self._leave_token(
+                text, f"{of_token * self.shape.lanes} * nth + ", f"{of_token} * nth + me"
+            )
+        text.add(SYNC)
+
+    def _leave_token(self, text: Text, first: str, head: str) -> None:
+        """The record of a token, whose sums are from the ``first`` on, and statistics those of each
+        ``head``."""
         storage, values, shape = self.tiles.storage, self.tiles.values, self.shape
         heads, lanes, give = shape.heads, shape.lanes, self.tiles.record
         value, at = give.view.buffer, base(give.view, (ZERO, ZERO, ZERO))
@@ -207,16 +281,11 @@ class LatentAttention:
         def store(place: str, element: str) -> str:
             return storage.store(value, at, values.ranges, element, f"record + {place}")
 
-        text.add(
-            "float* const sums = (float*)asked;",
-            f"{attended}.finish(sums, statistics, statistics + {heads});",
-            f"float* const record = {storage.scratch(value)} + {place};",
-        )
+        text.add(f"float* const record = {storage.scratch(value)} + {place};")
         with text.within(f"for (int i = me; i < {heads * lanes}; i += WORKERS) {{"):
-            text.add(store(f"i / {lanes} * {stride} + i % {lanes}", "sums[i]"))
+            text.add(store(f"i / {lanes} * {stride} + i % {lanes}", f"sums[{first}i]"))
         with text.within(f"if (me < {heads}) {{"):
             text.add(
-                store(f"me * {stride} + {lanes}", f"statistics[{heads} + me]"),
-                store(f"me * {stride} + {lanes + 1}", "statistics[me]"),
+                store(f"me * {stride} + {lanes}", f"statistics[{self._queries} + {head}]"),
+                store(f"me * {stride} + {lanes + 1}", f"statistics[{head}]"),
             )
-        text.add(SYNC)

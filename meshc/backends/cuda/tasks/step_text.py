@@ -417,6 +417,7 @@ class StepText:
             of_columns=_stream_columns(self.forms),
             copies=bool(_copied(self.forms)),
             neighbours=next(iter(_neighbours(self.forms)), None),
+            renews=any(isinstance(form, Attention) and form.renews for form in self.forms),
             of_memory=_stream_columns(self.forms) or bool(_copied(self.forms)),
         )
         shared = {part.name.lower(): (part.at, part.bytes) for part in arena.parts}

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
+from meshc.analysis.tasks.tiles import LATENT_NEIGHBOUR, latent_neighbours
 from meshc.ir.affine import Cond, Expr
 from meshc.ir.batch import AHEAD
 from meshc.ir.ops import graph, task
@@ -22,6 +23,10 @@ from meshc.passes.task.expand.program import Part, constant, region, span
 from meshc.passes.task.expand.token_runs import Runs
 from meshc.passes.task.expand.values import Known, Scores, Stored
 
+WORTH_SPLITTING = 4
+"""Runs of tokens by which tasks have to be shorter for more of them: by the event model it takes as
+long to merge half as many records of DeepSeek-V2-Lite again."""
+
 
 class SplitToken(AttendingFamily):
     """One family, whose tasks leave records of their softmaxes."""
@@ -31,11 +36,28 @@ class SplitToken(AttendingFamily):
     ) -> None:
         super().__init__(runs, demand, op, scores, values)
         self.splits = runs.tasks(prod(self.sizes), self.capacity)
+        if len(scores.products) > 1 and self.program.owned:
+            self._split_for_neighbours()
         self.split = Expr.var("s")
         self.new = self.program.tokens if self.program.of_prompt else self.program.together
         self.drafted = self.program.together > 1
         self.limit = self.position if self.drafted else self.first
         self.fresh: dict[Value | None, Value] = {}
+
+    def _split_for_neighbours(self) -> None:
+        """More tasks for a token, where blocks attend to latents for neighbours at once, of which
+        each request may have some that have none: as many as blocks, if they are shorter by more
+        than it takes to merge what they leave."""
+        program, (tokens, *others) = self.program, self.sizes
+        most = latent_neighbours(tokens, self.heads, self.lanes)
+        requests = program.source.dims[program.requests]
+        apart = min(tokens, (tokens + requests * (most - 1)) // most)
+        splits = self.runs.tasks(apart * prod(others), self.capacity)
+        alone, together = (
+            -(-self.capacity // (self.runs.tokens * n)) for n in (self.splits, splits)
+        )
+        if alone >= together * (1 + LATENT_NEIGHBOUR * (most - 1)) + WORTH_SPLITTING:
+            self.splits = splits
 
     def made(self) -> Known:
         """Write it; what it gives are records, which whoever needs attention merges."""
