@@ -16,6 +16,7 @@ from test_task_drafts import FAMILIES, NO_TOKEN, Steps
 
 import meshc
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Mode, modes
+from meshc.backends.cuda.executor.cpu_kernels import Library
 from meshc.backends.cuda.tasks import streamed_products
 from meshc.devices import device
 from meshc.passes.task.expand import split_token
@@ -339,6 +340,23 @@ def test_neighbours_attend_to_latents_at_once(neighbours, plan):
     neighbours.check(plan)
 
 
+def test_neighbours_bring_what_is_cached_once(neighbours, monkeypatch):
+    """As many bytes as one token of each request, which has 0, 13 and 30 cached."""
+    copied = []
+    run = Library.run
+    monkeypatch.setattr(Library, "run", lambda *a, **k: copied.append(run(*a, **k)))
+    steps = Batches(neighbours.model, neighbours.positions, neighbours.step)
+    sizes = []
+    for counts in ((1, 1, 1), (5, 1, 2), (0, 0, 1)):
+        copied.clear()
+        texts = [own[:count] for own, count in zip(neighbours.texts, counts, strict=True)]
+        steps.logits(texts, POSITIONS)
+        sizes.append(sum(one.copied_bytes for one in copied))
+    one, several, last = sizes
+    assert several == one
+    assert one - last == 2 * 13 * 2 * (32 + 16)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("toolchain", [QUICK, WATCHED], ids=["quick", "watched"])
 def test_all_schedules_of_neighbours_give_the_same_bits(neighbours, toolchain):
@@ -362,6 +380,7 @@ NEIGHBOUR_EDITS = {
     "the last run is left out": (STEP, "3 * neighbours.count()", "3 * neighbours.count() - 3"),
     "tiles of the first neighbour": (STEP, "b = neighbours.last(", "b = neighbours.first("),
     "queries of the first neighbour": (STEP, "(past)), 8 * nth);", "(past)), 0);"),
+    "queries of those that are not there": (STEP, "put_none(asked, 8 * (rest + 1), me)", "put_none(asked, 8 * rest, me)"),
     "rows of the last neighbour are kept": (STEP, "i / 32 >= before && ", "i / 32 >= ahead && "),
     "every neighbour has the first's row": (STEP, "add(fresh + 48 * ahead, fresh + 48 * ahead,", "add(fresh + 48 * before, fresh + 48 * before,"),
     "own rows are all neighbours'": (STEP, "return query / 8 == nth;", "return true;"),

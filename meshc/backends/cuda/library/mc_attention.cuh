@@ -222,6 +222,16 @@ struct TileAttention {
         }
     }
 
+    // Zeros in place of all queries from ``begin`` on, a multiple of eight.
+    static MC_INLINE void put_none(T* to, int begin, u32 me) {
+        constexpr int WORDS = ASKED_LANES / 16 * VALUES * 64;  // of eight queries
+#pragma unroll 1
+        for (int i = me; i < (PADDED - begin) / 8 * WORDS; i += WORKERS) {
+            const int eight = begin / 8 + i / WORDS;
+            ((u32*)to)[eight / 2 * 2 * WORDS + i % WORDS * 2 + eight % 2] = 0;
+        }
+    }
+
     // The lanes of zeros behind those of the keys; nothing where there are none.
     static MC_INLINE void put_zeros(T* to, u32 me) {
         constexpr int WORDS = (ASKED_LANES - KEY_LANES) / 16 * VALUES * 128;

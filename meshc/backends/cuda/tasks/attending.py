@@ -52,7 +52,7 @@ class Attention:
     def renews(self) -> bool:
         """Whether threads renew their number behind loops that need nearly all of a thread's
         registers."""
-        return isinstance(self.routine, LatentAttention) and self.neighbours.most > 1
+        return isinstance(self.routine, LatentAttention)
 
     def _routine(self) -> GroupAttention | LatentAttention | None:
         """What the library has for it, if anything."""

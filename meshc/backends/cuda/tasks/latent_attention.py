@@ -162,6 +162,7 @@ class LatentAttention:
         if self._several:
             with tiles.neighbours.each_token(text):
                 self._put_queries(text, kind)
+            text.add(f"{kind}::put_none(asked, {self._of_token} * (rest + 1), me);")
         else:
             self._put_queries(text, kind)
         if row % 32:
@@ -179,7 +180,7 @@ class LatentAttention:
         attended = tiles.storage.taken.fresh("attended")
         add, factor = f"{attended}.add", constant(shape.factor)
         given = f"{factor}, [](int, int) {{ return true; }}"
-        text.add(SYNC, f"{kind} {attended}(asked, work, me, 1);")
+        text.add(SYNC, "me = mc::renewed(me);", f"{kind} {attended}(asked, work, me, 1);")
         first, limit = POSITION, POSITION
         count, rows = values.spelled(shape.position - Expr.var(POSITION) + 1), "fresh"
         if own is not None:
@@ -252,9 +253,8 @@ class LatentAttention:
             )
 
     def _leave(self, text: Text, attended: str) -> None:
-        if self._several:
-            text.add("me = mc::renewed(me);")
         text.add(
+            "me = mc::renewed(me);",
             "float* const sums = (float*)asked;",
             f"{attended}.finish(sums, statistics, statistics + {self._queries});",
         )
