@@ -63,7 +63,7 @@ def _plans(options: argparse.Namespace) -> int:
         check_picture(options.plot)
         picture = module_of_extra("meshc.driver.planning.pictures", "plots", "drawing")
     plans = []
-    # All are read first: a plan takes seconds, behind which a name that is wrong would be told late.
+    # All are read first: behind a plan, which takes seconds, a wrong name would be told late.
     models = [load_any(name, Diagnostics()) for name in dict.fromkeys(options.of)]
     with Progress() as progress:
         for loaded in models:

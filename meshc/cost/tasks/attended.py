@@ -18,6 +18,7 @@ from meshc.analysis.tasks.tiles import (
     group_attention_bytes,
     latent_neighbours,
     neighbours,
+    padded_heads,
 )
 from meshc.ir.batch import most_of_request
 from meshc.ir.module import Module
@@ -99,11 +100,11 @@ def attending_bytes(module: Module, family: task.Family) -> int:
     made, lanes, new = _made(family, found.by_tiles), sum(found.lanes), most_of_request(module)
     if not found.by_tiles:
         return made
-    if len(found.lanes) > 1:  # queries come as fragments right away
-        given = found.queries, lanes
-        work = tile_work_bytes(*given, found.tokens, twice=True)
-        return tile_query_bytes(*given, twice=True) + work + 8 * found.queries + 2 * new * lanes
     most, together = attended_at_once(module, family), 1
+    if found.of_latents:  # queries come as fragments right away
+        queries = most * padded_heads(found.queries) if most > 1 else found.queries
+        work = tile_work_bytes(queries, lanes, found.tokens, twice=True)
+        return tile_query_bytes(queries, lanes, twice=True) + work + 8 * queries + 2 * new * lanes
     if most > 1:
         _, together = neighbours(new, found.queries, lanes)
     parts = group_attention_bytes(found.queries, lanes, most // together, together)
