@@ -222,13 +222,14 @@ struct TileAttention {
         }
     }
 
-    // Zeros in place of all queries from ``begin`` on, a multiple of eight.
+    // Zeros in place of the lanes of all queries from ``begin`` on, a multiple of eight.
     static MC_INLINE void put_none(T* to, int begin, u32 me) {
-        constexpr int WORDS = ASKED_LANES / 16 * VALUES * 64;  // of eight queries
+        constexpr int WORDS = KEY_LANES / 16 * VALUES * 64;  // of eight queries
+        constexpr int GROUP = ASKED_LANES / 16 * VALUES * 128;
 #pragma unroll 1
         for (int i = me; i < (PADDED - begin) / 8 * WORDS; i += WORKERS) {
             const int eight = begin / 8 + i / WORDS;
-            ((u32*)to)[eight / 2 * 2 * WORDS + i % WORDS * 2 + eight % 2] = 0;
+            ((u32*)to)[eight / 2 * GROUP + i % WORDS * 2 + eight % 2] = 0;
         }
     }
 
