@@ -31,6 +31,9 @@ from meshc.support.native import Toolchain
 # those of float64 too; where the two round differently, one term of many differs by as much. Each
 # bound is about twice what the worst of the drawn decoders has.
 BOUNDS = {("f16", False): 5e-5, ("bf16", False): 1.5e-3, ("f16", True): 2e-3, ("bf16", True): 1e-2}
+WIDE = 1024
+"""Elements of a left side of which more lie in the middle of two numbers than are turned at once;
+steps of many requests of fewer have most of them within the bounds of few."""
 OTHER_WAY = {False: 1 / 25, True: 1 / 3}
 """Which part of the elements of rows may be, of a few requests and of more: those that are rounded
 down instead are every second."""
@@ -285,7 +288,8 @@ class Judge:
         decoder, dtype, many = self.drawn.decoder, self.drawn.dtype, self.drawn.batch > 4
         before = {name: cache.copy() for name, cache in caches.items()}
         wanted = decoder.step(weights, caches, tokens, positions, dtype, left)
-        few, bound, size = BOUNDS[dtype, False], BOUNDS[dtype, many], np.abs(wanted).max()
+        bound, size = BOUNDS[dtype, many], np.abs(wanted).max()
+        few = BOUNDS[dtype, many and decoder.hidden >= WIDE]
         errors = np.abs(logits - wanted).max(-1) / size
         for b in np.argsort(errors) if many else ():
             enough = bound if np.median(errors) <= few else few
