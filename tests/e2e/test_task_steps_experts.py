@@ -17,6 +17,8 @@ from task_steps import device_of
 import meshc
 from meshc.backends.cuda import CpuMachine, LanguageModel, from_json
 from meshc.backends.cuda.executor import CXX, FIRST, QUICK, WATCHED, Library, Mode, headers, modes
+from meshc.cost.tasks.stages import LoopWork, PhaseWork
+from meshc.cost.tasks.work import work_of
 from meshc.frontend.checkpoints import open_checkpoint, read_config
 from meshc.interp.graph import run_graph
 from meshc.support.diagnostics import MeshcError
@@ -118,6 +120,7 @@ def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("sixteen")
     config = json.loads((MIXTRAL / "config.json").read_text())
     config |= {"hidden_size": 32, "num_local_experts": 16, "intermediate_size": 16, "head_dim": 8}
+    config["vocab_size"] = 64
     (folder / "config.json").write_text(json.dumps(config))
     rng, shapes = np.random.default_rng(7), {}
     for layer in range(2):
@@ -130,8 +133,8 @@ def sixteen(tmp_path_factory: pytest.TempPathFactory) -> Path:
             own = f"{stem}.block_sparse_moe.experts.{expert}"
             sizes = (("w1", (16, 32)), ("w2", (32, 16)), ("w3", (16, 32)))
             shapes |= {f"{own}.{one}.weight": shape for one, shape in sizes}
-    shapes |= {"model.norm.weight": (32,), "model.embed_tokens.weight": (53, 32)}
-    shapes["lm_head.weight"] = (53, 32)
+    shapes |= {"model.norm.weight": (32,), "model.embed_tokens.weight": (64, 32)}
+    shapes["lm_head.weight"] = (64, 32)
     tensors = {name: rng.standard_normal(shape) / 4 for name, shape in shapes.items()}
     save_file({n: t.astype(np.float32) for n, t in tensors.items()}, folder / "model.safetensors")
     return folder
@@ -147,6 +150,32 @@ def test_columns_that_gates_were_made_of_are_those_of_experts(
     assert "_columns" in before[before.index("// ---- gates") :]
     assert "_columns" not in behind[: behind.index("multiply_row_group")]
     assert error(sixteen, device, mode, toolchain, batch) <= BOUND
+
+
+def test_a_step_copies_the_bytes_that_are_predicted(sixteen, device, monkeypatch):
+    """Weights of the experts that a token is sent to, and of no others; rows that are cached."""
+    want, made, copied = wanted(sixteen), compiled(sixteen, device), []
+    run = Library.run
+    monkeypatch.setattr(Library, "run", lambda *a, **k: copied.append(run(*a, **k)))
+    program = replace(from_json(made.files["manifest.json"]), prefills=())
+    running = LanguageModel(program, CpuMachine(program.kernels, made.files), want.tensors)
+    for position, token in enumerate(want.tokens):
+        running.step([token], [position])
+        stages = work_of(made.modules["decode"], {"pos": position})
+        assert copied.pop().copied_bytes == brought(stages)
+        assert not copied
+
+
+def brought(stages) -> int:
+    """Bytes that tasks bring."""
+    found = 0
+    for stage in stages:
+        if isinstance(stage, LoopWork):
+            found += stage.count * brought(stage.body)
+        elif isinstance(stage, PhaseWork):
+            tasks = (one for family in stage.families for one in family.tasks)
+            found += sum(piece.bytes for one in tasks for piece in one.pieces)
+    return found
 
 
 def test_prompts_give_them_too(device):
