@@ -121,6 +121,12 @@ class ExpandTasks(Pass):
         last = module.scalars.get(POSITION, (0, 0))[1]
         caches = {op.dim for op in module.walk() if isinstance(op, graph.Append)}
         least = min((module.dims[dim] for dim in caches), default=last + read)
+        if caches and POSITION not in module.scalars:
+            fail(
+                "no-tasks",
+                "there are no tasks for caches without a position that tokens are written to",
+                help=f"scalars {POSITION} = 0..{least - read}",
+            )
         if read > 1 and last + read > least:
             fail(
                 "no-tasks",

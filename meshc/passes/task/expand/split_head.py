@@ -139,6 +139,12 @@ class SplitHead(AttendingFamily):
         attended = write.local("attended_lanes", (self.rows, own))
         write.compute("div", attended, lanes, View(total, (Whole(), Point(constant(own)))))
         every = program.lanes(self.kind)
+        results = [op for op in program.source.walk() if isinstance(op, graph.Return)]
+        if every != program.padded(every) and any(
+            self.op.results[0] in op.operands for op in results
+        ):
+            words = f"{every} lanes of heads that blocks share as a result"
+            refuse(self.op, f"{words}, no whole groups of {program.rows}")
         given = program.scratch("attended", (program.tokens, program.padded(every)), DType.F32)
         write.loop("h", constant(self.heads))
         head = self.group * self.heads + Expr.var("h")
