@@ -9,8 +9,8 @@ as 16 do than 8, or as long as their vectors take to come from where blocks shar
 that is done statement by statement takes as long as its instructions do, at as many cycles each as
 those that decode codes, which is assumed: nobody has measured it.
 
-What is quantised takes as long as a tile of 16-bit weights, but for the instructions: where it has
-more of them, these take a cycle of a scheduler each. Nobody has measured it.
+What is quantised takes as long as a tile of 16-bit weights, but for the instructions: those that it
+has more of take ``decoding_cycles`` of a scheduler each.
 """
 
 from __future__ import annotations

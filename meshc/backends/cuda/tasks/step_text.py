@@ -257,8 +257,9 @@ class StepText:
             return False
         read = {name for line in self.made for name in _NAME.findall(line)}
         ops = (op for family in phase.families for op in family.op.regions[0].walk())
-        gives = (op for op in ops if isinstance(op, task.Give))
-        return not any(self.storage.scratch(op.view.buffer) in read for op in gives)
+        given = (op.view.buffer for op in ops if isinstance(op, task.Give))
+        scratch = (value for value in given if self.storage.role(value) != "state")
+        return not any(self.storage.scratch(value) in read for value in scratch)
 
     def _paces(self, phase: Phase) -> bool:
         """Whether fewer tiles than usual are asked for in front of the meeting before ``phase``."""
